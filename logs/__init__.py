@@ -1,0 +1,7 @@
+"""Every training log read into one honest table.
+
+`schema` the `Run` that all packages share; `readers` one module per file format, found by content;
+`splice` forks, resumes and duplicates to one lineage; `catalogue` cited facts of public runs;
+`ingest` files to runs; `store` runs on disk; `summary` a run in numbers; `published` the figures carried
+here.
+"""

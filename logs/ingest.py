@@ -1,0 +1,210 @@
+"""From files to stored runs: find the reader, read, splice, fill in what the catalogue knows, store."""
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from experiments.configuration import InputError
+from logs.catalogue import Entry, load_catalogue
+from logs.readers import NotALog, find_reader, take_sample
+from logs.schema import Quirk, Run, RunFacts, Source, is_logged
+from logs.splice import splice
+from logs.store import ROOT, write_run, write_runs
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was found under a path: the runs, and the files that were left alone with the reason."""
+
+    runs: tuple[Run, ...]
+    left_alone: tuple[tuple[str, str], ...] = ()
+
+
+def ingest(
+    path: str | Path, name: str | None = None, root: Path = ROOT, tokens_per_step: int | None = None
+) -> Reading:
+    """Read every log under `path` and store the runs.
+
+    Args:
+        path: a log file, a run folder, or a folder of them.
+        name: store under this name: a single log as `name`, the logs in a folder as `name/<run>`. Whatever
+            was stored under `name` before is replaced whole, so a run that is gone from the folder does not
+            survive.
+        root: the store.
+        tokens_per_step: for logs that count steps only.
+
+    Raises:
+        InputError: nothing under `path` is a log that is known here, or one of them is faulty.
+    """
+    reading = read_logs(path, name, tokens_per_step)
+    if name is None:
+        for run in reading.runs:
+            write_run(run, root)
+    else:
+        write_runs(reading.runs, name, root)
+    return reading
+
+
+def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | None = None) -> Reading:
+    """The runs under `path`, spliced and completed, without storing them. See `ingest`."""
+    path = Path(path)
+    if tokens_per_step is not None and tokens_per_step < 1:
+        raise InputError(f"--tokens-per-step is {tokens_per_step}; it must be at least 1")
+    parts: dict[str, list[Run]] = {}
+    by_place: set[str] = set()
+    left_alone: list[tuple[str, str]] = []
+    for file in files_under(path):
+        try:
+            found_here = _read_file(file, path)
+        except NotALog as error:
+            if file == path:
+                raise
+            left_alone.append((str(file), str(error).removeprefix(f"{file}: ")))
+            continue
+        for run, named_by_place in found_here:
+            if run.name in by_place or (named_by_place and run.name in parts):
+                raise InputError(
+                    f"{file}: a second run named {run.name}; ingest them one by one with --as NAME"
+                )
+            by_place |= {run.name} if named_by_place else set()
+            parts.setdefault(run.name, []).append(run)
+    if not parts:
+        reasons = "; ".join(f"{file}: {reason}" for file, reason in left_alone[:3])
+        raise InputError(f"{path}: no training log in it ({reasons or 'no files'})")
+    alone = len(parts) == 1 and (path.is_file() or "." in parts)  # `path` is the run, not a folder of runs
+    runs = []
+    for found, readings in sorted(parts.items()):
+        final = _clean((path if path.is_dir() else path.parent).resolve().name) if found == "." else found
+        if name is not None:
+            final = name if alone else f"{name}/{final}"
+        entry = None if found in by_place else load_catalogue().get(found)
+        runs.append(complete(readings, final, entry, tokens_per_step))
+    return Reading(tuple(runs), tuple(left_alone))
+
+
+def _read_file(file: Path, path: Path) -> list[tuple[Run, bool]]:
+    """The named runs in one file, each with whether its name comes from the file's place below `path`."""
+    reader = find_reader(take_sample(file))
+    source = _source(file, reader.NAME, reader.VERSION)
+    home = file.parent if getattr(reader, "FOLDER", False) else file.with_suffix("")
+    return [
+        (replace(run, name=run.name or _name_by_place(home, path), sources=(source,)), not run.name)
+        for run in reader.read(file)
+    ]
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over.
+
+    Raises:
+        InputError: nothing is there.
+    """
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder")
+    if not path.is_dir():
+        yield path
+        return
+    for folder, subfolders, names in os.walk(path):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                yield Path(folder, name)
+
+
+def _name_by_place(home: Path, path: Path) -> str:
+    """A run's name from where it lies below the ingested `path`; `.` if it is the ingested folder itself."""
+    place = home.relative_to(path if path.is_dir() else path.parent)
+    return "/".join(_clean(part) for part in place.parts) or "."
+
+
+def _clean(part: str) -> str:
+    """A part of a path as a part of a run's name, which has fewer letters to choose from."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", part).lstrip("._-") or "run"
+
+
+def _source(path: Path, reader: str, version: str) -> Source:
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return Source(path=_portable(path), sha256=digest, reader=reader, reader_version=version)
+
+
+def _portable(path: Path) -> str:
+    """The path as seen from the working folder, or else the file's name: stores hold no machine's folders."""
+    try:
+        return Path(os.path.abspath(path)).relative_to(Path.cwd()).as_posix()  # links are not followed
+    except ValueError:
+        return path.name
+
+
+def complete(parts: list[Run], name: str, entry: Entry | None, tokens_per_step: int | None = None) -> Run:
+    """The parts of one run spliced, with the catalogue's facts and with tokens filled in from steps.
+
+    Args:
+        parts: what the readers found.
+        name: name of the result.
+        entry: what the catalogue says of the run, if the reader recognised it as a public one.
+        tokens_per_step: from the user.
+
+    Raises:
+        InputError: the user's tokens per step contradict what is known of the run.
+    """
+    run = splice(parts, name, entry.forks if entry else ())
+    if entry:
+        run = _with_catalogue(run, entry)
+    known = run.facts.tokens_per_step
+    if tokens_per_step is not None and known not in (None, tokens_per_step):
+        raise InputError(f"{name}: --tokens-per-step is {tokens_per_step}, but the run states {known}")
+    if known is None and tokens_per_step is not None:
+        run = replace(run, facts=RunFacts(**{**run.facts.model_dump(), "tokens_per_step": tokens_per_step}))
+    return with_tokens(run)
+
+
+def _with_catalogue(run: Run, entry: Entry) -> Run:
+    sources = tuple(
+        Source(**{**source.model_dump(), "licence": entry.licence.value, "citation": entry.address.value})
+        for source in run.sources
+    )
+    units = {
+        **run.units,
+        **{name: metric.unit for name, metric in entry.metrics.items() if name in run.units},
+    }
+    return replace(run, facts=entry.run_facts, sources=sources, units=units)
+
+
+def with_tokens(run: Run) -> Run:
+    """`run` with tokens in every row, if its tokens per step are known; logged cells are kept and checked.
+
+    Tokens count what was consumed when the step is done: (step + 1) * tokens_per_step, steps from zero.
+    """
+    per_step = run.facts.tokens_per_step
+    if per_step is None:
+        return run
+    table = run.table.copy()
+    logged = is_logged(table["tokens"])
+    derived = (table["step"] + 1) * per_step
+    differ = logged & (table["tokens"] != derived).fillna(False).to_numpy(bool)
+    quirks = run.quirks
+    if differ.any():
+        steps = table["step"][differ]
+        first = table[differ].iloc[0]
+        where = f"steps {steps.min()}-{steps.max()}; step {first['step']} logs {first['tokens']}"
+        quirks += (
+            Quirk(
+                kind="tokens_disagree",
+                count=int(differ.sum()),
+                where=f"{where}, (step + 1) * {per_step} is {(first['step'] + 1) * per_step}",
+                action="logged tokens kept",
+            ),
+        )
+    inferred = run.inferred
+    if not logged.all():
+        table["tokens"] = pd.array(np.where(logged, table["tokens"].fillna(0), derived), "Int64")
+        text = f"tokens = (step + 1) * {per_step} in {int((~logged).sum())} rows of {len(table)}"
+        inferred += (f"{text}; {int(logged.sum() - differ.sum())} of {int(logged.sum())} logged cells agree",)
+    return replace(run, table=table, quirks=quirks, inferred=inferred)

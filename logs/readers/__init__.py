@@ -1,0 +1,98 @@
+"""Readers of log formats, one module each, found by what is in a file and not by its name.
+
+A reader is any module in this folder with
+
+    NAME, VERSION: str
+    matches(sample: Sample) -> bool      is this file mine?
+    read(path: Path) -> list[Run]        the rows as written, names mapped, no splicing
+
+and, where they differ from the default, `FALLBACK = True` (asked only when no other reader claims the file)
+and `FOLDER = True` (the run is the folder in which the file lies). A run whose `name` is empty is named after
+its file.
+"""
+
+import importlib
+import pkgutil
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from types import ModuleType
+
+from experiments.configuration import InputError
+
+HEAD_BYTES = 65536
+LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+class NotALog(InputError):  # noqa: N818 (it is told to the user as any other mistake of input)
+    """A file whose format is known but which holds no training log; passed over inside a folder."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The beginning of a file, from which its format is told."""
+
+    path: Path
+    head: bytes
+    size: int
+
+    @cached_property
+    def text(self) -> str:
+        """The head as text without its byte-order mark; bytes that are not UTF-8 show as U+FFFD."""
+        return self.head.decode("utf-8-sig", errors="replace")
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The whole lines of the head; the last one only if the file ends there."""
+        lines = self.text.splitlines()
+        return lines if self.size <= len(self.head) or self.text.endswith("\n") else lines[:-1]
+
+    @property
+    def binary(self) -> bool:
+        """Whether the file holds bytes that no text has."""
+        return b"\0" in self.head
+
+
+def take_sample(path: Path) -> Sample:
+    """The first bytes of `path`.
+
+    Raises:
+        InputError: no such file, or it cannot be read.
+        NotALog: an empty file, or a Git-LFS pointer in the place of a file.
+    """
+    try:
+        with path.open("rb") as stream:
+            sample = Sample(path, stream.read(HEAD_BYTES), path.stat().st_size)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if not sample.head.strip():
+        raise NotALog(f"{path}: is empty ({sample.size} bytes); fetch or write it again")
+    if sample.head.startswith(LFS_POINTER):
+        raise NotALog(
+            f"{path}: is a Git-LFS pointer, not the file itself; run `git lfs pull` where it came from"
+        )
+    return sample
+
+
+@lru_cache(maxsize=1)
+def readers() -> tuple[ModuleType, ...]:
+    """All readers, those that recognise one format before the general ones."""
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    return tuple(sorted(modules, key=lambda module: getattr(module, "FALLBACK", False)))
+
+
+def find_reader(sample: Sample) -> ModuleType:
+    """The reader that recognises the file.
+
+    Raises:
+        NotALog: none does; the message lists the formats that are known.
+    """
+    for reader in readers():
+        if reader.matches(sample):
+            return reader
+    known = ", ".join(sorted(reader.NAME for reader in readers()))
+    kind = "a binary file" if sample.binary else "text, but"
+    raise NotALog(f"{sample.path}: {kind} in no format known here; known: {known}")

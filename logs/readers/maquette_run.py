@@ -1,0 +1,40 @@
+"""Reader of Maquette's own run folders: `metrics.jsonl` beside `facts.json`."""
+
+import json
+from pathlib import Path
+
+from experiments.configuration import InputError, parse
+from logs.json_lines import read_json_lines
+from logs.readers import Sample
+from logs.schema import AXES, Run, RunFacts, unit_of
+
+NAME = "maquette-run"
+VERSION = "1"
+FOLDER = True
+
+
+def matches(sample: Sample) -> bool:
+    """JSON lines with a step, in a folder that states the run's facts."""
+    rows = any(line.startswith("{") and '"step"' in line for line in sample.lines[:20])
+    return rows and (sample.path.parent / "facts.json").is_file()
+
+
+def read(path: Path) -> list[Run]:
+    """The run in the folder of `path`, its name left to whoever ingests it.
+
+    Raises:
+        InputError: no row with a step, or `facts.json` is not what training writes.
+    """
+    table, quirks = read_json_lines(path)
+    metrics = list(table.columns[len(AXES) :])
+    return [Run("", table, {name: unit_of(name) for name in metrics}, read_facts(path.parent), quirks=quirks)]
+
+
+def read_facts(folder: Path) -> RunFacts:
+    """The facts that training wrote beside its log."""
+    path = folder / "facts.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {error}") from None
+    return parse(RunFacts, data, str(path))
