@@ -1,0 +1,159 @@
+"""The study as configuration: params.yaml says what varies, a profile how large it is; together, every run.
+
+The stages of dvc.yaml and `maquette train ladder/small` both read runs from here, so they cannot differ.
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from experiments.configuration import Config, InputError, load, parse
+from replicas.training.experiment import Evaluation, Experiment, Machine
+
+Rung = Literal["small", "medium", "large"]
+PROFILES = Path("experiments/profiles")
+
+
+class LadderParams(Config):
+    """The mixture and seed that every rung of the ladder is trained with."""
+
+    mixture: str
+    seed: int = Field(ge=0)
+
+
+class AblationParams(Config):
+    """Which rung is trained on which mixtures and seeds, and which mixture the others are measured against."""
+
+    rung: Rung
+    baseline: str
+    mixtures: tuple[str, ...] = Field(min_length=1)
+    seeds: tuple[int, ...] = Field(min_length=1)
+
+
+class Params(Config):
+    """params.yaml."""
+
+    profile: str
+    public_run: str
+    mixtures: dict[str, dict[str, float]]
+    ladder: LadderParams
+    ablation: AblationParams
+
+    @model_validator(mode="after")
+    def _known_mixtures(self) -> "Params":
+        named = {self.ladder.mixture, self.ablation.baseline, *self.ablation.mixtures}
+        unknown = sorted(named - set(self.mixtures))
+        if unknown:
+            raise ValueError(f"no mixture {unknown[0]!r}; there are {', '.join(self.mixtures)}")
+        if self.ablation.baseline not in self.ablation.mixtures:
+            raise ValueError("`ablation.baseline` must be one of `ablation.mixtures`")
+        for name, shares in self.mixtures.items():
+            total = sum(shares.values())
+            if any(share < 0 for share in shares.values()) or abs(total - 1) > 1e-6:
+                raise ValueError(
+                    f"the shares of mixture {name!r} must be positive and sum to 1, not {total:g}"
+                )
+        return self
+
+
+class CorpusSize(Config):
+    """How much text is kept of each domain."""
+
+    megabytes_per_domain: float = Field(gt=0)
+
+
+class ShardsSize(Config):
+    """The tokenizer's vocabulary, what it is trained on, and the share of text held out."""
+
+    vocab_size: int = Field(ge=257)  # 256 bytes and the special token
+    eval_fraction: float = Field(gt=0, lt=1)
+    tokenizer_megabytes: float = Field(gt=0)
+
+
+class Training(Config):
+    """What all runs of a profile share; see `Experiment`."""
+
+    shape: dict[str, int | float | None]
+    seq_len: int
+    batch_sequences: int
+    evaluation: Evaluation
+    checkpoint_every_seconds: float
+    log_every_steps: int
+    machine: Machine
+
+
+class RungSize(Config):
+    """One rung of the ladder."""
+
+    width: int = Field(gt=0)
+    tokens_per_active_param: float = Field(gt=0)
+
+
+class Profile(Config):
+    """experiments/profiles/<name>.yaml."""
+
+    corpus: CorpusSize
+    shards: ShardsSize
+    training: Training
+    rungs: dict[Rung, RungSize]
+
+    @model_validator(mode="after")
+    def _all_rungs(self) -> "Profile":
+        if set(self.rungs) != {"small", "medium", "large"}:
+            raise ValueError("`rungs` must have small, medium and large")
+        return self
+
+
+class Study(Config):
+    """params.yaml and its profile."""
+
+    params: Params
+    profile: Profile
+
+    def names(self) -> list[str]:
+        """Every run of the study, e.g. `ladder/small`, `ablation/balanced/seed-0`."""
+        ablation = self.params.ablation
+        return [f"ladder/{rung}" for rung in self.profile.rungs] + [
+            f"ablation/{mixture}/seed-{seed}" for mixture in ablation.mixtures for seed in ablation.seeds
+        ]
+
+    def experiment(self, name: str) -> Experiment:
+        """The run called `name`.
+
+        Raises:
+            InputError: the study has no such run; its runs are listed.
+        """
+        params = self.params
+        if name not in self.names():
+            raise InputError(f"the study has no run {name!r}; it has {', '.join(self.names())}")
+        parts = name.split("/")
+        rung: Rung = params.ablation.rung if parts[0] == "ablation" else parts[1]  # type: ignore[assignment]
+        mixture = parts[1] if parts[0] == "ablation" else params.ladder.mixture
+        seed = int(parts[2].removeprefix("seed-")) if parts[0] == "ablation" else params.ladder.seed
+        fields = {
+            "name": name,
+            "public_run": params.public_run,
+            "mixture_name": mixture,
+            "mixture": params.mixtures[mixture],
+            "seed": seed,
+            **self.profile.rungs[rung].model_dump(),
+            **self.profile.training.model_dump(),
+        }
+        return parse(Experiment, fields, f"run {name}")
+
+
+def load_study(folder: Path = Path()) -> Study:
+    """The study of `folder`.
+
+    Raises:
+        InputError: a file is missing, has an unknown key or an impossible value, or names an unknown profile.
+    """
+    params = load(folder / "params.yaml", Params)
+    path = folder / PROFILES / f"{params.profile}.yaml"
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in (folder / PROFILES).glob("*.yaml")))
+        raise InputError(
+            f"{folder / 'params.yaml'}: `profile`: no profile {params.profile!r}; there are {known}"
+        )
+    return Study(params=params, profile=load(path, Profile))

@@ -1,0 +1,272 @@
+"""Train one experiment: plan, model, data, Lightning, and at the end a run folder."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Trainer, seed_everything
+from lightning.pytorch.loggers import WandbLogger
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from experiments.progress import progress
+from logs.schema import RunFacts, Schedule
+from replicas.data.mixture import PackedMixture
+from replicas.data.shards import open_shards
+from replicas.plan import Plan, plan
+from replicas.published import Published, load_published
+from replicas.training.checkpoints import (
+    ResumeCheckpoints,
+    TrainingInterrupted,
+    finished_steps,
+    newest_checkpoint,
+)
+from replicas.training.evaluation import evaluate, evaluation_steps
+from replicas.training.experiment import Experiment, fingerprint
+from replicas.training.module import Replica, Rows, Steps
+from replicas.training.run_folder import MetricLog, environment, write_run_folder
+
+
+def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".maquette")) -> None:
+    """Train `experiment` on `shards` and leave a run folder at `out`; resume from the last checkpoint if any.
+
+    Args:
+        shards: folder written by `replicas.data.shards`.
+        state: where resume checkpoints and offline W&B files go; not versioned, safe to delete.
+
+    Raises:
+        InputError: the plan is impossible or does not fit the data.
+        KeyboardInterrupt: SIGINT came; everything up to the last finished step is saved.
+    """
+    _quiet()
+    published = load_published(experiment.public_run)
+    data = open_shards(shards)
+    planned = plan_experiment(experiment, published, len(data.token_bytes))
+    mixture = PackedMixture(
+        data,
+        experiment.mixture,
+        experiment.seq_len,
+        experiment.batch_sequences,
+        experiment.seed,
+        name=f"mixture {experiment.mixture_name}",
+    )
+    resume = state / "checkpoints" / fingerprint(experiment, data.version)
+    resume.mkdir(parents=True, exist_ok=True)
+    checkpoint = newest_checkpoint(resume)
+    first_step = finished_steps(checkpoint) if checkpoint else 0
+    metrics = MetricLog(resume / "metrics.jsonl", first_step)
+    try:
+        with progress(f"train {experiment.name}", planned.steps, "steps", start=first_step) as advance:
+            trainer = _fit(
+                experiment, published, planned, mixture, resume, checkpoint, metrics, advance, state
+            )
+    except TrainingInterrupted as stopped:
+        if stopped.signal_number == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        raise SystemExit(128 + stopped.signal_number) from None
+    finally:
+        metrics.close()
+    if trainer.is_global_zero:
+        _leave_run_folder(experiment, published, planned, mixture, metrics.path, out)
+        shutil.rmtree(resume)
+
+
+def plan_experiment(experiment: Experiment, published: Published, vocab_size: int) -> Plan:
+    """The plan of `experiment`: shape by the shrinking rule, rates by the published law."""
+    return plan(
+        published,
+        experiment.width,
+        tokens=experiment.tokens,
+        batch_sequences=experiment.batch_sequences,
+        tokens_per_active_param=experiment.tokens_per_active_param,
+        **{"vocab_size": vocab_size, "seq_len": experiment.seq_len, **experiment.shape},
+    )
+
+
+def _fit(
+    experiment: Experiment,
+    published: Published,
+    planned: Plan,
+    mixture: PackedMixture,
+    resume: Path,
+    checkpoint: Path | None,
+    metrics: MetricLog,
+    advance: Callable[..., None],
+    state: Path,
+) -> Trainer:
+    machine = experiment.machine
+    seed_everything(experiment.seed, verbose=False)
+    if machine.threads is not None:
+        torch.set_num_threads(machine.threads)
+    model = published.architecture.Model(planned.config)
+    model.initialise(experiment.seed)
+    token_bytes = torch.tensor(mixture.shards.token_bytes, dtype=torch.int32)
+    sequences = experiment.evaluation.sequences_per_domain
+    held_out = {
+        domain: list(mixture.evaluation_batches(domain, sequences, experiment.batch_sequences))
+        for domain in mixture.domains
+    }
+    wandb = _wandb(experiment, resume.name, state)
+
+    def write(rows: Rows) -> None:
+        if not trainer.is_global_zero:
+            return
+        metrics.write(rows)
+        for row in rows:
+            wandb.log_metrics(row, step=row["step"])
+        trained = [row for row in rows if "train/loss" in row]
+        if trained:
+            advance(trained[-1]["step"] + 1, note=f"loss {trained[-1]['train/loss']:.3f}")
+
+    with ResumeCheckpoints(resume, experiment.checkpoint_every_seconds) as between_steps:
+        module = Replica(
+            model,
+            planned,
+            published.recipe,
+            token_bytes,
+            evaluate=lambda: evaluate(model, held_out, module.token_bytes, module.device),
+            evaluate_after=evaluation_steps(planned.steps, experiment.evaluation.times),
+            write=write,
+            between_steps=between_steps,
+            log_every_steps=experiment.log_every_steps,
+            newton_schulz_precision=machine.newton_schulz_precision,
+        )
+        trainer = _trainer(experiment, planned.steps, wandb, state)
+
+        def batch(step: int) -> tuple[Tensor, Tensor]:
+            packed = mixture.batch(step, trainer.global_rank, trainer.world_size)
+            return torch.as_tensor(packed.input_ids), torch.as_tensor(packed.segment_ids)
+
+        loader = DataLoader(Steps(batch, lambda: trainer.global_step, planned.steps), batch_size=None)
+        trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
+        module.flush()
+    wandb.experiment.finish()
+    return trainer
+
+
+def _trainer(experiment: Experiment, steps: int, wandb: WandbLogger, state: Path) -> Trainer:
+    machine = experiment.machine
+    many = machine.devices * machine.nodes > 1
+    return Trainer(
+        accelerator=machine.accelerator,
+        devices=machine.devices,
+        num_nodes=machine.nodes,
+        strategy="ddp" if many else "auto",
+        precision=machine.precision,
+        max_steps=steps,
+        logger=wandb,
+        default_root_dir=state,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,  # the mixture slices its own batches by rank
+        deterministic=True,
+    )
+
+
+def _wandb(experiment: Experiment, run_id: str, state: Path) -> WandbLogger:
+    """Offline unless the user set WANDB_MODE=online (see `experiments.telemetry`)."""
+    folder = state / "wandb"
+    folder.mkdir(parents=True, exist_ok=True)
+    return WandbLogger(
+        name=experiment.name,
+        id=run_id,
+        project="maquette",
+        save_dir=folder,
+        offline=os.environ.get("WANDB_MODE", "offline") != "online",
+        config=experiment.model_dump(),
+    )
+
+
+def _leave_run_folder(
+    experiment: Experiment,
+    published: Published,
+    planned: Plan,
+    mixture: PackedMixture,
+    metrics: Path,
+    out: Path,
+) -> None:
+    rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    steps = [row for row in rows if "train/loss" in row]
+    evaluations = [row for row in rows if "eval/mean/loss" in row]
+    seconds = sum(row["tokens"] / (row["step"] + 1) / row["tokens_per_second"] for row in steps)
+    write_run_folder(
+        out,
+        metrics,
+        config=experiment.model_dump(mode="json"),
+        documents={
+            "plan.json": planned.to_json() | {"model": planned.config.model_dump()},
+            "environment.json": environment(torch.get_num_threads(), experiment.machine.accelerator),
+            "data.json": {
+                "version": mixture.shards.version,
+                "mixture_name": experiment.mixture_name,
+                "mixture": experiment.mixture,
+                "realised_shares": mixture.realised_shares(0, planned.steps - 1),
+                "epochs": mixture.epochs(planned.steps - 1),
+                "seed": experiment.seed,
+            },
+            "facts.json": facts(experiment, published, planned, mixture.shards.version).model_dump(),
+            "summary.json": {
+                "steps": len(steps),
+                "tokens": steps[-1]["tokens"],
+                "train_seconds": seconds,
+                "tokens_per_second": steps[-1]["tokens"] / seconds,
+                "final_train_loss": steps[-1]["train/loss"],
+                **{key: value for key, value in evaluations[-1].items() if key.startswith("eval/")},
+            },
+        },
+    )
+
+
+def facts(experiment: Experiment, published: Published, planned: Plan, data_version: str) -> RunFacts:
+    """What a comparison may need to know of this run, in the log schema's terms."""
+    counted = published.architecture.count_parameters(planned.config)
+    schedule, h = published.recipe.schedule, planned.hyperparameters
+    return RunFacts(
+        title=f"{published.run} at width {experiment.width} ({experiment.name})",
+        architecture=published.architecture.__name__.rsplit(".", 1)[1],
+        params_total=counted.total,
+        params_active=counted.active,
+        params_embedding=counted.embedding,
+        params_lm_head=counted.lm_head,
+        train_flops_per_token=float(published.architecture.train_flops_per_token(planned.config)),
+        tokens_per_step=planned.tokens_per_step,
+        seq_len=experiment.seq_len,
+        batch_sequences=experiment.batch_sequences,
+        steps_planned=planned.steps,
+        tokens_planned=planned.tokens,
+        schedule=Schedule(
+            shape=schedule.shape,
+            peak_lr=h.adamh if h.muonh is None else h.muonh,
+            warmup_steps=planned.warmup_steps,
+            total_steps=planned.steps,
+            final_fraction=schedule.final_fraction,
+        ),
+        vocab_size=planned.config.vocab_size,
+        tokenizer=f"byte-level BPE, {planned.config.vocab_size} tokens",
+        data=f"mixture {experiment.mixture_name}",
+        data_version=data_version[:12],
+        mixture=experiment.mixture,
+        optimizer=" + ".join(sorted(published.recipe.optimizer.groups)),
+        precision=experiment.machine.precision,
+        z_loss_in_loss=planned.config.z_loss > 0,
+        drops_in_training=getattr(planned.config, "capacity_factor", None) is not None,
+        evaluation_set="held-out documents per domain",
+        counting_rule="matrices and embeddings; active without embeddings and unvisited experts",
+        seed=experiment.seed,
+        experiment=experiment.name,
+    )
+
+
+def _quiet() -> None:
+    """Silence what Lightning says about itself; what it raises still comes through."""
+    for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning")
+    os.environ.setdefault("WANDB_SILENT", "true")
