@@ -1,0 +1,172 @@
+"""The stage commands, their JSON, and the page as a file; `test_report_browser.py` opens it."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+from analysis.cli import app
+from analysis.compare import compare
+from analysis.report.findings import findings
+from analysis.report.overlay import MOST_POINTS, overlay_data
+from analysis.report.page import write_page
+from experiments.configuration import InputError
+from logs.schema import RunFacts
+
+LADDER = ["own/ladder/small", "own/ladder/medium", "own/ladder/large"]
+PAIR_KEYS = {
+    "own", "public", "shape_distance", "interval", "token_shift", "compute_ratio", "grad_norm_landmarks", "schedule",
+    "ledger",
+}  # fmt: skip
+FIT_KEYS = {
+    "law", "n_points", "n_used", "parameters", "objective", "status", "identified", "holdout", "warnings",
+}  # fmt: skip
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if result.exception and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+@pytest.fixture(scope="module")
+def reports(store, tmp_path_factory):
+    """A folder in which all stage commands have run."""
+    out = tmp_path_factory.mktemp("reports")
+    run("compare", *LADDER, "--public", "marin-535b", "--out", out / "compare.json", "--store", store)
+    run("fit", "power-law", "--runs", "own/ladder", "--out", out / "fit.json", "--store", store)
+    run("ablate", "own/ablation", "--baseline", "balanced", "--out", out / "ablation.json", "--store", store)
+    run("report", "--out", out, "--store", store)
+    return out
+
+
+def test_json_has_the_agreed_keys(store):
+    document = json.loads(run("compare", LADDER[0], "--json", "--store", store).stdout)
+    assert {"pairs", "report"} <= document.keys()
+    assert document["pairs"][0].keys() >= PAIR_KEYS
+    assert {"aspect", "own", "public", "same", "consequence"} <= document["pairs"][0]["ledger"][0].keys()
+    fit = json.loads(run("fit", "power-law", "--runs", "own/ladder", "--json", "--store", store).stdout)
+    assert fit.keys() >= FIT_KEYS
+    assert fit["parameters"]["alpha"].keys() >= {"value", "interval"}
+
+
+def test_a_table_is_fitted_by_its_column_names(tmp_path):
+    table = tmp_path / "points.csv"
+    table.write_text("C,L\n1e12,4.0\n1e13,3.4\n1e14,3.0\n1e15,2.6\n")
+    fit = json.loads(run("fit", "power-law", table, "--flops", "C", "--loss", "L", "--json").stdout)
+    assert fit["n_used"] == 4
+    with pytest.raises(InputError, match="--loss"):
+        run("fit", "power-law", table, "--flops", "C")
+    with pytest.raises(InputError, match="no such file"):
+        run("fit", "power-law", tmp_path / "none.csv", "--flops", "C", "--loss", "L")
+    with pytest.raises(InputError, match="give a CSV table"):
+        run("fit", "power-law")
+
+
+def test_reports_are_written_whole_and_the_same_each_time(reports, store, tmp_path):
+    found = json.loads((reports / "findings.json").read_text())
+    assert len(found) == 3
+    for name in ("compare", "fit", "ablation"):
+        (tmp_path / f"{name}.json").write_bytes((reports / f"{name}.json").read_bytes())
+    run("report", "--out", tmp_path, "--store", store)
+    for name in (
+        "index.html",
+        "findings.json",
+        "figures/overlay.png",
+        "figures/ladder.png",
+        "figures/ablation.png",
+    ):
+        assert (tmp_path / name).read_bytes() == (reports / name).read_bytes(), name
+
+
+def test_the_page_is_self_contained_and_small(reports):
+    page = (reports / "index.html").read_text(encoding="utf-8")
+    assert len(page.encode()) < 8_000_000
+    before_script = page.split('<script type="application/json"')[0]
+    assert not re.search(r'(src|href)="(?!data:|#|https://)', before_script)
+    assert not re.search(r"<(link|script|img|iframe)[^>]+(src|href)=\"https?:", page.split("plotly.js v")[0])
+
+
+def test_the_page_is_well_formed(reports):
+    """Every element that needs an end has one, in order."""
+    stack, void = [], {"meta", "link", "br", "img", "input"}
+
+    class Balance(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            if tag not in void:
+                stack.append(tag)
+
+        def handle_endtag(self, tag):
+            assert stack.pop() == tag, (tag, self.getpos())
+
+    Balance().feed((reports / "index.html").read_text(encoding="utf-8"))
+    assert stack == []
+
+
+def test_findings_say_what_the_numbers_say(reports):
+    comparison, fit, ablation = (
+        json.loads((reports / f"{name}.json").read_text()) for name in ("compare", "fit", "ablation")
+    )
+    overlay, ladder, mixtures = findings(comparison, fit, ablation)
+    assert f"{100 * comparison['pairs'][0]['shape_distance']:.1f} % for small" in overlay
+    assert f"C^-{fit['parameters']['alpha']['value']:.3f}" in ladder
+    assert ("do not pin" in ladder) == (fit["parameters"]["alpha"]["t_interval"][0] <= 0)
+    for mixture in ablation["mixtures"]:
+        assert f"{mixture['mixture']} {mixture['overall']['difference']:+.4f}" in mixtures
+    fit["parameters"]["alpha"]["t_interval"] = [0.01, 0.1]
+    assert "do not pin" not in findings(comparison, fit, ablation)[1]
+
+
+def test_a_long_log_is_drawn_small_with_its_spike(make_run, marin):
+    import numpy as np
+
+    loss = 2 + 3 * (np.arange(300_000) + 1.0) ** -0.3
+    loss[77_777] = 9.0
+    facts = RunFacts(steps_planned=300_000, tokens_per_step=10)
+    own = make_run("own/long", {"step": range(300_000), "train/loss": loss}, facts)
+    drawn = overlay_data([own], marin, compare([own], marin))["runs"][1]["curves"]["loss"]
+    assert len(drawn["value"]) <= MOST_POINTS
+    assert drawn["logged"] == 300_000
+    assert max(drawn["value"]) == 9.0
+    assert drawn["done"][drawn["value"].index(9.0)] == 77_778
+
+
+def test_a_run_without_facts_is_marked_and_not_drawn_wrongly(make_run, marin, tmp_path):
+    bare = make_run("own/bare", {"step": range(50), "train/loss": [3.0 - 0.01 * i for i in range(50)]})
+    comparison = compare([bare], marin)
+    overlay = overlay_data([bare], marin, comparison)["runs"][1]
+    assert overlay["factors"]["fraction"] is None
+    assert "steps planned" in overlay["missing"]["fraction"]
+    assert "relative" not in overlay["curves"]
+    write_page(tmp_path / "page.html", [bare], marin, comparison, y="loss", x="step")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "steps planned, which one of the runs does not state" in page
+    with pytest.raises(InputError, match="choices"):
+        write_page(tmp_path / "page.html", [bare], marin, comparison, y="height")
+
+
+def test_text_from_logs_cannot_break_out_of_the_page(ladder, marin, tmp_path):
+    evil = "</script><script>alert(1)</script>"
+    own = replace(ladder[0], facts=ladder[0].facts.model_copy(update={"title": evil, "data": evil}))
+    write_page(tmp_path / "page.html", [own], marin, compare([own], marin))
+    assert "<script>alert(1)" not in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_missing_result_names_the_command_that_makes_it(tmp_path, store):
+    with pytest.raises(InputError, match="maquette compare"):
+        run("report", "--out", tmp_path, "--store", store)
+    with pytest.raises(InputError, match="no runs below"):
+        run("ablate", "own/nothing", "--store", store)
+
+
+def test_importing_the_command_line_loads_nothing_heavy():
+    heavy = "{'torch', 'pandas', 'numpy', 'scipy', 'plotly', 'matplotlib'}"
+    code = f"import sys, analysis.cli; print(sorted({heavy} & set(sys.modules)))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert loaded.strip() == "[]"

@@ -1,0 +1,78 @@
+"""params.yaml and profiles: every run they describe can be planned, and mistakes in them are named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from experiments.configuration import InputError
+from experiments.study import load_study
+
+ROOT = Path(__file__).parents[2]
+PROFILES = sorted(path.stem for path in (ROOT / "experiments/profiles").glob("*.yaml"))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A copy of the study's configuration."""
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copytree(ROOT / "experiments/profiles", tmp_path / "experiments/profiles")
+    return tmp_path
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_every_run_of_every_profile_can_be_planned(folder, profile):
+    from replicas.published import load_published
+    from replicas.training.train import plan_experiment
+
+    edit(folder / "params.yaml", "profile: laptop", f"profile: {profile}")
+    study = load_study(folder)
+    assert PROFILES == ["cluster", "gpu", "laptop", "smoke"]
+    for name in study.names():
+        experiment = study.experiment(name)
+        plan = plan_experiment(experiment, load_published(experiment.public_run), study.profile.shards.vocab_size)
+        assert plan.steps > 10
+        assert plan.config.d_model == experiment.width
+
+
+def test_the_laptop_ladder_stays_below_the_published_widths_and_trains_long_enough():
+    study = load_study(ROOT)
+    rungs = study.profile.rungs
+    assert all(rung.width < 512 and rung.tokens_per_active_param >= 20 for rung in rungs.values())
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("params.yaml", "profile: laptop", "profile: lapdog", "no profile 'lapdog'; there are cluster, gpu"),
+        ("params.yaml", "code: 0.6", "code: 0.7", "'code-heavy' must be positive and sum to 1, not 1.1"),
+        ("params.yaml", "baseline: balanced", "baseline: none", "no mixture 'none'"),
+        ("params.yaml", "ladder: {mixture", "ladder: {mixtur", "did you mean `mixture`"),
+        ("experiments/profiles/laptop.yaml", "seq_len: 128", "seq_len: short", "`training.seq_len`"),
+        ("experiments/profiles/laptop.yaml", "width: 32,", "width: 0,", "`rungs.small.width`"),
+        ("experiments/profiles/laptop.yaml", "precision: 32-true", "precision: fp4", "'32-true'"),
+    ],
+)
+def test_a_mistake_names_its_file_and_key(folder, file, old, new, said):
+    edit(folder / file, old, new)
+    with pytest.raises(InputError) as error:
+        load_study(folder)
+    assert said in str(error.value)
+    assert Path(file).name in str(error.value)
+
+
+def test_an_unknown_run_lists_the_known_ones():
+    with pytest.raises(InputError, match=r"no run 'ladder/huge'; it has ladder/small, ladder/medium"):
+        load_study(ROOT).experiment("ladder/huge")
+
+
+def test_a_batch_that_does_not_divide_over_the_devices_is_refused(folder):
+    edit(folder / "experiments/profiles/laptop.yaml", "devices: 1", "devices: 3")
+    with pytest.raises(InputError, match=r"batch_sequences \(16\) does not divide over 3 devices"):
+        load_study(folder).experiment("ladder/small")
