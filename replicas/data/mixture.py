@@ -147,8 +147,8 @@ class PackedMixture:
             )
         d = self.domains.index(domain)
         for first in range(0, n_sequences, batch_sequences):
-            stretches = np.arange(first, min(first + batch_sequences, n_sequences), dtype=np.int64)
-            yield self._pack("eval", np.full(len(stretches), d, dtype=np.int64), stretches)
+            chosen = np.arange(first, min(first + batch_sequences, n_sequences), dtype=np.int64)
+            yield self._pack("eval", np.full(len(chosen), d, dtype=np.int64), chosen * there // n_sequences)
 
     def _split(self, domain: str, split: str) -> Split:
         return self.shards.splits[domain][split]
