@@ -4,6 +4,7 @@ Exit codes: 0 done, 1 the check or run failed, 2 the user's input is wrong, 130 
 that is none of these is a mistake in Maquette and keeps its traceback.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.metadata import version
@@ -53,6 +54,11 @@ def command_line() -> typer.Typer:
     return app
 
 
+def _is_first_process() -> bool:
+    """False in all but the first of the processes that torchrun or Slurm started: all find the same mistake."""
+    return (os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or "0") == "0"
+
+
 def main() -> None:
     """Entry point of the `maquette` command."""
     telemetry_off()
@@ -60,7 +66,8 @@ def main() -> None:
     try:
         command_line()()
     except InputError as error:
-        print(f"maquette: {error}", file=sys.stderr)
+        if _is_first_process():
+            print(f"maquette: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

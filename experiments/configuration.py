@@ -75,7 +75,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
         mark = error.problem_mark
         line = f", line {mark.line + 1}" if mark else ""
         raise InputError(f"{path}{line}: {error.problem or 'not valid YAML'}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an impossible date
         raise InputError(f"{path}: not valid YAML: {error}") from None
     if not isinstance(data, dict):
         raise InputError(f"{path}: expected `key: value` lines, found {type(data).__name__}")
@@ -93,6 +93,8 @@ def parse(model: type[C], data: Any, where: str) -> C:
     except ValidationError as error:
         faults = "; ".join(_fault(model, e) for e in error.errors(include_url=False))
         raise InputError(f"{where}: {faults}") from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not plain keys and values: {error}") from None
 
 
 def load(path: str | Path, model: type[C]) -> C:
@@ -101,7 +103,7 @@ def load(path: str | Path, model: type[C]) -> C:
 
 
 def _fault(model: type[BaseModel], error: Any) -> str:
-    location = ".".join(str(part) for part in error["loc"])
+    location = ".".join(str(part) for part in error["loc"]) or model.__name__
     if error["type"] == "extra_forbidden":
         allowed = sorted(_fields_at(model, error["loc"][:-1]))
         guess = get_close_matches(str(error["loc"][-1]), allowed, n=1)
@@ -129,11 +131,20 @@ def _fields_at(model: Any, location: tuple[Any, ...]) -> list[str]:
 
 @contextmanager
 def write_whole(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open `path` for writing so that it is replaced whole at the end, or left as it was on any error."""
+    """Open `path` for writing so that it is replaced whole at the end, or left as it was on any error.
+
+    Raises:
+        InputError: the file cannot be written there.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
     encoding = None if "b" in mode else "utf-8"
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, mode, encoding=encoding) as stream:
             yield stream

@@ -3,23 +3,26 @@
 The stages of dvc.yaml and `maquette train ladder/small` both read runs from here, so they cannot differ.
 """
 
+import re
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from experiments.configuration import Config, InputError, load, parse
-from replicas.training.experiment import Evaluation, Experiment, Machine
+from replicas.training.experiment import Evaluation, Experiment, Machine, plan_experiment
 
 Rung = Literal["small", "medium", "large"]
 PROFILES = Path("experiments/profiles")
+MIXTURE_NAME = re.compile(r"[a-z][a-z0-9-]*")
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class LadderParams(Config):
     """The mixture and seed that every rung of the ladder is trained with."""
 
     mixture: str
-    seed: int = Field(ge=0)
+    seed: Seed
 
 
 class AblationParams(Config):
@@ -27,8 +30,18 @@ class AblationParams(Config):
 
     rung: Rung
     baseline: str
-    mixtures: tuple[str, ...] = Field(min_length=1)
-    seeds: tuple[int, ...] = Field(min_length=1)
+    mixtures: tuple[str, ...] = Field(min_length=2)
+    seeds: tuple[Seed, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "AblationParams":
+        for name in ("mixtures", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"`{name}` lists one of its values twice")
+        if self.baseline not in self.mixtures:
+            raise ValueError("`baseline` must be one of `mixtures`")
+        return self
 
 
 class Params(Config):
@@ -46,14 +59,14 @@ class Params(Config):
         unknown = sorted(named - set(self.mixtures))
         if unknown:
             raise ValueError(f"no mixture {unknown[0]!r}; there are {', '.join(self.mixtures)}")
-        if self.ablation.baseline not in self.ablation.mixtures:
-            raise ValueError("`ablation.baseline` must be one of `ablation.mixtures`")
         for name, shares in self.mixtures.items():
+            if not MIXTURE_NAME.fullmatch(name):  # it becomes part of paths and of stage commands
+                raise ValueError(f"mixture {name!r}: use small letters, digits and -, a letter first")
+            if any(share < 0 for share in shares.values()):
+                raise ValueError(f"the shares of mixture {name!r} may not be negative")
             total = sum(shares.values())
-            if any(share < 0 for share in shares.values()) or abs(total - 1) > 1e-6:
-                raise ValueError(
-                    f"the shares of mixture {name!r} must be positive and sum to 1, not {total:g}"
-                )
+            if abs(total - 1) > 1e-6:
+                raise ValueError(f"the shares of mixture {name!r} must sum to 1, not {total:g}")
         return self
 
 
@@ -150,10 +163,33 @@ def load_study(folder: Path = Path()) -> Study:
         InputError: a file is missing, has an unknown key or an impossible value, or names an unknown profile.
     """
     params = load(folder / "params.yaml", Params)
-    path = folder / PROFILES / f"{params.profile}.yaml"
-    if not path.exists():
-        known = ", ".join(sorted(p.stem for p in (folder / PROFILES).glob("*.yaml")))
+    known = {path.stem: path for path in sorted((folder / PROFILES).glob("*.yaml"))}
+    if params.profile not in known:
         raise InputError(
-            f"{folder / 'params.yaml'}: `profile`: no profile {params.profile!r}; there are {known}"
+            f"{folder / 'params.yaml'}: `profile`: no profile {params.profile!r}; there are {', '.join(known)}"
         )
-    return Study(params=params, profile=load(path, Profile))
+    return Study(params=params, profile=load(known[params.profile], Profile))
+
+
+def check_study(folder: Path = Path()) -> Study:
+    """`load_study`, with every run planned and every mixture's domains looked up, before anything long starts.
+
+    Raises:
+        InputError: see `load_study`; or a run that cannot be trained as described, named with the reason.
+    """
+    from replicas.data.sources import load_sources
+    from replicas.published import load_published
+
+    study = load_study(folder)
+    domains = load_sources(folder / "experiments/sources.yaml").domains
+    for name, shares in study.params.mixtures.items():
+        unknown = [domain for domain in shares if domain not in domains]
+        if unknown:
+            raise InputError(
+                f"{folder / 'params.yaml'}: mixture {name!r}: no domain {unknown[0]!r} in "
+                f"experiments/sources.yaml; there are {', '.join(domains)}"
+            )
+    published = load_published(study.params.public_run)
+    for name in study.names():
+        plan_experiment(study.experiment(name), published, study.profile.shards.vocab_size)
+    return study

@@ -29,8 +29,8 @@ def train(
 
     chosen = _experiment(experiment)
     folder = out or Path("runs") / chosen.name
-    train_run(chosen, shards, folder)
-    typer.echo(f"run folder: {folder}")
+    if train_run(chosen, shards, folder):
+        typer.echo(f"run folder: {folder}")
 
 
 def _experiment(name_or_path: str) -> Any:

@@ -1,6 +1,7 @@
-"""`maquette count` and `maquette plan`: what a published run is, and what it becomes at another width."""
+"""`maquette count`, `plan` and `export`: what a published run is, what it becomes at another width, its weights."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -67,6 +68,24 @@ def plan(
         Console().print(table)
     for field, doubt in document["uncertain"].items():
         print(f"Uncertain in the source, {field}: {doubt}")
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="Run folder, or checkpoint step-<n>.ckpt of a running one.")],
+    out: Annotated[Path, typer.Option(help="New folder for model.safetensors and config.json.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write the weights of a run under the public names, for other tools to load."""
+    from replicas.training.export import export as export_weights
+
+    document = export_weights(source, out)
+    if as_json:
+        print(json.dumps(document, indent=2))
+    else:
+        print(
+            f"{out}: {document['tensors']} tensors, {document['parameters']:,} numbers, {document['dtype']}"
+        )
 
 
 def _table(title: str, rows: list[tuple[str, Any]]) -> None:

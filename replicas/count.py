@@ -10,9 +10,10 @@ from replicas.published import Published
 def count(published: Published, width: int | None = None) -> dict[str, Any]:
     """Counts at `width` (None: the published one), exact: the document of `maquette count --json`.
 
-    `total_params` and `active_params` count matrices and embeddings, `active_params` without embeddings and
-    unvisited experts; `other_params` are the gates, norms and convolutions that the rule leaves out.
-    `train_flops_per_step` is three times the forward without the LM head, on `tokens_per_step` tokens.
+    All by the rule of the team that published the run: `other_params` are those that it leaves out of
+    `total_params` and `active_params`, e.g. gates, norms and convolutions; `active_params` are without embeddings
+    and unvisited experts. `train_flops_per_step` is three times the forward without the LM head, on
+    `tokens_per_step` tokens.
 
     Raises:
         InputError: an impossible width.

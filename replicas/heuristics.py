@@ -44,8 +44,31 @@ def aug_hero(tokens: int, d_model: int, tokens_per_step: int) -> Hyperparameters
     )
 
 
+def delphi(tokens: int, d_model: int, tokens_per_step: int) -> Hyperparameters:
+    """The law of the Delphi suite, scaled from one tuned run of 2.5B tokens in batches of 64 x 4,096; AdamH and Adam.
+
+    With b and t the batch and the tokens over those of the tuned run: adamh = min(.01, .0063 sqrt(b) t^-.3);
+    adam = min(.01, .000656 sqrt(b / t)); eps = 1.85e-8 sqrt(t / b); beta2 = .9999^b within [.9, .9999].
+
+    Args:
+        tokens, tokens_per_step: as in `aug_hero`.
+        d_model: no effect; the width does not enter.
+
+    Source: experiments/scaling_law_sweeps/completed_adamh.py@054a715f.
+    """
+    b, t = tokens_per_step / (64 * 4096), tokens / 2.5e9
+    return Hyperparameters(
+        muonh=None,
+        adamh=min(0.01, 0.0063 * math.sqrt(b) * t**-0.3),
+        adam=min(0.01, 0.000656 * math.sqrt(b / t)),
+        beta1=0.9,
+        beta2=_clip(0.9999**b, 0.9, 0.9999),
+        eps=1.85e-8 * math.sqrt(t / b),
+    )
+
+
 def _clip(value: float, low: float, high: float) -> float:
     return min(high, max(low, value))
 
 
-LAWS: Final[dict[str, Callable[[int, int, int], Hyperparameters]]] = {"aug_hero": aug_hero}
+LAWS: Final[dict[str, Callable[[int, int, int], Hyperparameters]]] = {"aug_hero": aug_hero, "delphi": delphi}

@@ -118,10 +118,11 @@ def plan(
     if width not in ladder.batch_sequences or batch_sequences != ladder.batch_sequences[width]:
         changed.append(_batch_change(ladder.batch_sequences, width, batch_sequences))
     tokens_per_step = batch_sequences * config.seq_len
+    published_budget = ladder.budget(width, active)
     if tokens is None:
-        tokens = round((tokens_per_active_param or ladder.tokens_per_active_param) * active)
+        tokens = round(tokens_per_active_param * active) if tokens_per_active_param else published_budget
     steps = max(1, _nearest(tokens, tokens_per_step))
-    there, here = str(ladder.tokens_per_active_param), f"{steps * tokens_per_step / active:.4g}"
+    there, here = (f"{budget / active:.4g}" for budget in (published_budget, steps * tokens_per_step))
     if here != there:
         changed.append(Change("tokens / active parameter", there, here, "budget given, or rounded to steps"))
     law = LAWS[recipe.optimizer.heuristic]
@@ -174,8 +175,8 @@ def _batch_of_nearest_rung(published: Published, config: Any, active: int) -> in
     rung_config = shrink(published, rung).config
     rung_active = published.architecture.count_parameters(rung_config).active
     rung_tokens_per_step = ladder.batch_sequences[rung] * rung_config.seq_len
-    rung_steps = _nearest(ladder.tokens_per_active_param * rung_active, rung_tokens_per_step)
-    return max(1, _nearest(ladder.tokens_per_active_param * active, rung_steps * config.seq_len))
+    rung_steps = _nearest(ladder.budget(rung, rung_active), rung_tokens_per_step)
+    return max(1, _nearest(ladder.budget(config.d_model, active), rung_steps * config.seq_len))
 
 
 def _batch_change(table: dict[int, int], width: int, here: int) -> Change:

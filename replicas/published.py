@@ -30,9 +30,10 @@ class OptimizerRecipe(Config):
     """Which parameter is stepped by which rule, and the rules' constants."""
 
     groups: dict[str, tuple[str, ...]]  # glob masks over parameter names, by kind of step
-    momentum: float = Field(ge=0, lt=1)
-    newton_schulz: Literal["quintic"]  # in optimizers.newton_schulz.COEFFICIENTS
-    newton_schulz_precision: Literal["bfloat16", "float32", "float64"]
+    momentum: float | None = Field(default=None, ge=0, lt=1)  # this and the next two belong to muonh
+    newton_schulz: Literal["quintic"] | None = None  # in optimizers.newton_schulz.COEFFICIENTS
+    newton_schulz_precision: Literal["bfloat16", "float32", "float64"] | None = None
+    max_grad_norm: float | None = Field(gt=0)  # each group is clipped to it by itself; None: no clipping
     heuristic: str  # name of a law in heuristics.LAWS
     weight_decay: WeightDecay | None
 
@@ -43,6 +44,11 @@ class OptimizerRecipe(Config):
             raise ValueError(f"groups {sorted(unknown)} unknown; allowed: muonh, adamh, adam")
         if self.heuristic not in LAWS:
             raise ValueError(f"heuristic {self.heuristic!r} unknown; allowed: {', '.join(LAWS)}")
+        of_muonh = (self.momentum, self.newton_schulz, self.newton_schulz_precision)
+        if any(("muonh" in self.groups) == (setting is None) for setting in of_muonh):
+            raise ValueError(
+                "momentum, newton_schulz and newton_schulz_precision go with the group muonh, and only with it"
+            )
         return self
 
 
@@ -64,9 +70,14 @@ class ScheduleRecipe(Config):
 class Ladder(Config):
     """How the published family scales: token budget, and depth and batch by width."""
 
-    tokens_per_active_param: int = Field(gt=0)
+    tokens_per_active_param: float = Field(gt=0)
+    tokens: dict[int, int] = Field(default={})  # budget of a width that does not have the multiple above
     layers: dict[int, int]
     batch_sequences: dict[int, int]
+
+    def budget(self, width: int, active_params: int) -> int:
+        """Tokens of a full run at `width`, whose model has `active_params`."""
+        return self.tokens.get(width) or round(self.tokens_per_active_param * active_params)
 
 
 class Recipe(Config):

@@ -23,7 +23,12 @@ def run(study: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A command of the environment, in the study's folder."""
     environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     return subprocess.run(
-        [BIN / command[0], *command[1:]], cwd=study, env=environment, capture_output=True, text=True, timeout=1500
+        [BIN / command[0], *command[1:]],
+        cwd=study,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1500,
     )
 
 
@@ -85,7 +90,9 @@ def test_a_second_run_has_nothing_to_do(study):
 
 
 def test_only_dvc_lock_is_new_to_git(study):
-    status = subprocess.run(["git", "status", "--short"], cwd=study, capture_output=True, text=True, check=True)
+    status = subprocess.run(
+        ["git", "status", "--short"], cwd=study, capture_output=True, text=True, check=True
+    )
     changed = {line[3:] for line in status.stdout.splitlines() if not line.startswith("A  ")}
     assert changed == {"dvc.lock", "params.yaml", "said.txt"}
 
@@ -110,7 +117,8 @@ def test_the_report_shows_three_figures_with_data_in_a_browser(study):
     complaints: list[str] = []
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(
-            executable_path=str(browser), args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+            executable_path=str(browser),
+            args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"],
         )
         page = chromium.new_page()
         page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
@@ -119,7 +127,8 @@ def test_the_report_shows_three_figures_with_data_in_a_browser(study):
         page.wait_for_function("document.querySelectorAll('.js-plotly-plot .main-svg').length >= 3")
         points = {
             figure: page.evaluate(
-                "id => document.getElementById(id).data.reduce((n, t) => n + Array.from(t.y || []).length, 0)", figure
+                "id => document.getElementById(id).data.reduce((n, t) => n + Array.from(t.y || []).length, 0)",
+                figure,
             )
             for figure in ("overlay", "ladder", "ablation")
         }

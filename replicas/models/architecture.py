@@ -28,7 +28,14 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def set_router_biases(self, routings: list[Any]) -> None:
-        """Called after each optimizer step with what `forward` returned; a dense model has nothing to do."""
+        """Called after each optimizer step with what its batch did; a dense model has nothing to do.
+
+        One routing per layer, that of all micro-batches of this rank together; every rank calls.
+        """
+
+    def blocks(self) -> list[nn.Module]:
+        """The layers, which training shards, recomputes and compiles one by one."""
+        return list(self.get_submodule("model.layers").children())
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,15 @@ class _RMSNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         x, weight, inverse = ctx.saved_tensors
         dy = grads[0].to(inverse.dtype)
-        normed = x * inverse
-        product = dy * normed
-        dw = None
-        if weight is not None:
-            dw = product.flatten(0, -2).sum(0).to(weight.dtype)
-            product, dy = product.mul_(weight), dy * weight
-        dx = torch.addcmul(dy, normed, product.mean(-1, keepdim=True), value=-1).mul_(inverse)
+        along = dy * x
+        if weight is None:
+            dw, scaled, dot = None, dy * inverse, along.sum(-1, keepdim=True)
+        else:
+            wide = weight.to(inverse.dtype)
+            rows = along.flatten(0, -2)
+            dw = torch.mv(rows.mT, inverse.flatten()).to(weight.dtype)
+            scaled, dot = (dy * wide).mul_(inverse), torch.mv(rows, wide).view_as(inverse)
+        dx = scaled.addcmul_(x, dot.mul_(inverse.pow(3)), value=-1 / x.shape[-1])
         return dx.to(x.dtype), dw, None
 
 
@@ -77,16 +79,48 @@ def short_convolution(x: Tensor, weight: Tensor, same_document: tuple[Tensor, ..
     return _ShortConvolution.apply(x, weight, *same_document)
 
 
+class _ExcludeSelf(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, v: Tensor) -> Tensor:
+        y, v = y.unflatten(2, (v.shape[2], -1)), v.unsqueeze(3)
+        norm = v.square().sum(-1, keepdim=True).add_(1e-6)
+        share = (y * v).sum(-1, keepdim=True).div_(norm)
+        ctx.save_for_backward(y, v, norm, share)
+        return torch.addcmul(y, share, v, value=-1).flatten(2, 3)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        y, v, norm, share = ctx.saved_tensors
+        dz = grads[0].unflatten(2, (v.shape[2], -1))
+        dshare = (dz * v).sum(-1, keepdim=True).div_(norm)  # less a sign
+        dy = torch.addcmul(dz, dshare, v, value=-1)
+        dv = (share * dz).addcmul_(dshare, y).sum(3)
+        dv = dv.addcmul_((share * dshare).sum(3), v.squeeze(3), value=-2).neg_()
+        return dy.flatten(2, 3), dv
+
+
+def exclude_self(y: Tensor, v: Tensor) -> Tensor:
+    """XSA: remove from each head's output its component along the token's own value, y - v (y.v) / (v.v + 1e-6).
+
+    `y` `[batch, seq, heads, head_dim]`, `v` `[batch, seq, kv_heads, head_dim]`; head h owns value h // (heads / kv).
+    """
+    return _ExcludeSelf.apply(y, v)
+
+
+def softmax_and_lse(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Softmax over the last dimension and the log-sum-exp `[...]`, by one pass of exponentials."""
+    probability = torch.softmax(logits, -1)
+    # the largest probability never underflows
+    return probability, logits.amax(-1) - probability.amax(-1).log_()
+
+
 class _CrossEntropyWithZ(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        top = wide.amax(-1, keepdim=True)
-        probability = (wide - top).exp_()
-        total = probability.sum(-1, keepdim=True)
-        lse = (top + total.log()).squeeze(-1)
+        probability, lse = softmax_and_lse(wide)
         nats = lse - wide.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-        ctx.save_for_backward(probability.div_(total), targets, lse)
+        ctx.save_for_backward(probability, targets, lse)
         ctx.z_loss, ctx.dtype = z_loss, logits.dtype
         ctx.mark_non_differentiable(nats)
         return nats + z_loss * lse.square(), nats
@@ -112,3 +146,25 @@ def cross_entropy_with_z(logits: Tensor, targets: Tensor, z_loss: float) -> tupl
         cross-entropy alone, without gradient.
     """
     return _CrossEntropyWithZ.apply(logits, targets, z_loss)
+
+
+_FEW = 4  # up to which k maxima are faster than a partial sort on a CPU; measured on 2048 rows of 96
+
+
+def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Which k entries of each row are largest, and the largest of the others; k is below the row's length.
+
+    Args:
+        scores: `[rows, columns]`.
+
+    Returns:
+        `[rows, k]` columns, of the largest entry first, and `[rows, 1]` the (k+1)-th largest value.
+    """
+    if scores.device.type != "cpu" or k > _FEW:
+        top = torch.topk(scores, k + 1, dim=-1)
+        return top.indices[:, :-1], top.values[:, -1:]
+    rest, columns = scores.clone(), []
+    for _ in range(k):
+        columns.append(rest.max(-1, keepdim=True).indices)
+        rest.scatter_(-1, columns[-1], -torch.inf)
+    return torch.cat(columns, -1), rest.amax(-1, keepdim=True)

@@ -1,5 +1,8 @@
 """Layers that more than one architecture is built from."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -53,24 +56,31 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(width, d_model, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return sum_of_swiglu(x, [self])
+
+
+def sum_of_swiglu(x: Tensor, experts: Iterable[Any]) -> Tensor:
+    """What several `SwiGLU` of one width add up to: the one expert of their joint width."""
+    experts = list(experts)
+    gates, ups = [e.gate_proj for e in experts], [e.up_proj for e in experts]
+    gate, up = F.linear(x, torch.cat([layer.weight for layer in gates + ups])).chunk(2, -1)
+    return F.linear(F.silu(gate) * up, torch.cat([e.down_proj.weight for e in experts], 1))
+
+
+def linear_side_by_side(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    """What several layers make of the same `x`, by one product: faster where each of them is thin."""
+    together = F.linear(x, torch.cat([layer.weight for layer in layers]))
+    return together.split([layer.out_features for layer in layers], -1)
 
 
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the first `2 * cos.shape[-1]` channels of `x` `[batch, seq, heads, head_dim]` in interleaved pairs."""
-    rotary = 2 * cos.shape[-1]
-    even, odd = x[..., :rotary:2], x[..., 1:rotary:2]
-    cos, sin = cos[:, None, :], sin[:, None, :]
-    turned = torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)
-    return torch.cat((turned, x[..., rotary:]), dim=-1)
+    """Turn the first `2 * cos.shape[-1]` channels of `x` `[batch, seq, heads, head_dim]` in interleaved pairs.
 
-
-def exclude_self(y: Tensor, v: Tensor) -> Tensor:
-    """XSA: remove from each head's output its component along the token's own value.
-
-    `y` `[batch, seq, heads, head_dim]`, `v` `[batch, seq, kv_heads, head_dim]`; head h owns value h // (heads / kv).
+    A pair is a complex number, multiplied by cos + i sin; a pair that does not turn, by one.
     """
-    grouped = y.unflatten(2, (v.shape[2], -1))
-    v = v.unsqueeze(3)
-    along = (grouped * v).sum(-1, keepdim=True) / (v.square().sum(-1, keepdim=True) + 1e-6)
-    return (grouped - along * v).flatten(2, 3)
+    if x.shape[-1] % 2:
+        return torch.cat((rope(x[..., :-1].contiguous(), cos, sin), x[..., -1:]), dim=-1)
+    wide, still = torch.promote_types(x.dtype, torch.float32), x.shape[-1] // 2 - cos.shape[-1]
+    turn = torch.complex(F.pad(cos.to(wide), (0, still), value=1.0), F.pad(sin.to(wide), (0, still)))
+    turned = torch.view_as_complex(x.to(wide).unflatten(-1, (-1, 2))) * turn[:, None, :]
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)

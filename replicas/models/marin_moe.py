@@ -27,8 +27,8 @@ from torch import Tensor, nn
 from experiments.configuration import Config as _Frozen
 from replicas.models.architecture import LanguageModel, ParameterCount, Shrunk, compare_ratios
 from replicas.models.expert_products import routed_experts
-from replicas.models.kernels import rms_norm
-from replicas.models.layers import GatedNorm, RMSNorm, SConv, SwiGLU, exclude_self, rope
+from replicas.models.kernels import exclude_self, rms_norm, softmax_and_lse, top_k
+from replicas.models.layers import GatedNorm, RMSNorm, SConv, SwiGLU, linear_side_by_side, rope, sum_of_swiglu
 from replicas.models.quantile_balancing import balanced_bias, quantile_threshold, quantile_threshold_histogram
 
 
@@ -105,17 +105,28 @@ class Routing:
         selected: `[tokens, top_k]` expert of each assignment, largest biased logit first.
         combine: `[tokens, top_k]` weights, summing to `combine_scale` per token.
         margins: `[tokens, n_experts]` logit minus the token's (k+1)-th biased logit; what `balanced_bias` needs.
-        entropy, load_balancing_loss, router_z_loss: scalars, as the public run logs them.
+        share, probability: `[n_experts]`, share of the assignments, and softmax probability in the mean.
+        router_z_loss: scalar, mean squared log-sum-exp of the logits.
         drop_fraction: scalar, share of assignments beyond their expert's capacity.
     """
 
     selected: Tensor
     combine: Tensor
     margins: Tensor
-    entropy: Tensor
-    load_balancing_loss: Tensor
+    share: Tensor
+    probability: Tensor
     router_z_loss: Tensor
     drop_fraction: Tensor
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the load in nats, a scalar, as the public run logs it."""
+        return -(self.share * torch.log(self.share + 1e-6)).sum()
+
+    @property
+    def load_balancing_loss(self) -> Tensor:
+        """E * sum(k * share * probability), a scalar, as the public run logs it: k where the load is even."""
+        return len(self.share) * (self.selected.shape[-1] * self.share * self.probability).sum()
 
 
 @dataclass(frozen=True)
@@ -123,7 +134,7 @@ class Positions:
     """What attention and convolution need to know of a packed batch, made once per batch.
 
     Attributes:
-        local_mask, global_mask: `[batch, 1, seq, seq]`, True where a query may see a key.
+        local_mask, global_mask: `[batch, 1, seq, seq]`, 0 where a query may see a key, else -infinity.
         same_document: for each lag 1..kernel-1, `[batch, seq, 1]`: 1 where the token `lag` back is of this document.
         cos, sin: `[seq, rotary_dim / 2]`.
     """
@@ -141,8 +152,10 @@ def positions(config: MarinMoEConfig, segment_ids: Tensor, dtype: torch.dtype) -
     index = torch.arange(seq, device=device)
     distance = index[:, None] - index[None, :]
     same = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
-    global_mask = same & (distance >= 0)
-    local_mask = global_mask & (distance < config.sliding_window)
+    # as numbers: attention would turn truth values into such in every layer
+    seen, barred = torch.tensor([0, -torch.inf], device=device, dtype=dtype)
+    global_mask = torch.where(same & (distance >= 0), seen, barred)
+    local_mask = torch.where(distance < config.sliding_window, global_mask, barred)
     same_document = tuple(
         F.pad(segment_ids[:, lag:] == segment_ids[:, :-lag], (min(lag, seq), 0)).unsqueeze(-1).to(dtype)
         for lag in range(1, min(config.sconv_kernel, seq))
@@ -170,23 +183,24 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, where: Positions) -> Tensor:
         """`x` `[batch, seq, d_model]`, normed -> the branch output `[batch, seq, d_model]`."""
         c, (batch, seq, _) = self.config, x.shape
-        k = self.k_proj(x)
+        q, k, v, gate = linear_side_by_side(x, self.q_proj, self.k_proj, self.v_proj, self.attn_gate)
         k = self.sconv_k(k, where.same_document) if self.sconv_k is not None else k
-        q = self.q_proj(x).view(batch, seq, c.n_heads, c.head_dim)
+        q = q.view(batch, seq, c.n_heads, c.head_dim)
         k = k.view(batch, seq, c.n_kv_heads_local, c.head_dim)[:, :, : self.kv_heads]
-        v = self.v_proj(x).view(batch, seq, c.n_kv_heads_local, c.head_dim)[:, :, : self.kv_heads]
+        v = v.view(batch, seq, c.n_kv_heads_local, c.head_dim)[:, :, : self.kv_heads]
         q = rms_norm(q, None, c.qk_norm_eps)
         k = rms_norm(k, None, c.qk_norm_eps)
         if not self.is_global:
             q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
         y = F.scaled_dot_product_attention(
-            q.transpose(1, 2) * c.qk_mult,
+            q.transpose(1, 2),
             k.transpose(1, 2),
             v.transpose(1, 2),
             attn_mask=where.global_mask if self.is_global else where.local_mask,
+            scale=c.qk_mult / math.sqrt(c.head_dim),
             enable_gqa=True,
         ).transpose(1, 2)
-        y = exclude_self(y, v) * (2 * torch.sigmoid(self.attn_gate(x))).unsqueeze(-1)
+        y = exclude_self(y, v) * (2 * torch.sigmoid(gate)).unsqueeze(-1)
         return self.o_proj(y.flatten(2))
 
 
@@ -209,8 +223,7 @@ class Router(nn.Module):
         logits = F.linear(x, self.weight)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         with torch.no_grad():
-            top = torch.topk(logits + self.bias.to(logits.dtype), self.config.top_k + 1, dim=-1)
-        return logits, top.indices[:, :-1], top.values[:, -1:]
+            return logits, *top_k(logits + self.bias.to(logits.dtype), self.config.top_k)
 
 
 class ExpertStack(nn.Module):
@@ -266,16 +279,15 @@ class LatentMoE(nn.Module):
     def _statistics(
         self, logits: Tensor, selected: Tensor, combine: Tensor, threshold: Tensor, dropped: Tensor
     ) -> Routing:
-        n_experts, k = self.config.n_experts, self.config.top_k
-        lse = torch.logsumexp(logits, dim=-1)
-        probability = (logits - lse[:, None]).exp_().mean(0)
+        n_experts = self.config.n_experts
+        probability, lse = softmax_and_lse(logits)
         share = torch.bincount(selected.flatten(), minlength=n_experts).to(logits.dtype) / selected.numel()
         return Routing(
             selected=selected,
             combine=combine,
             margins=logits - threshold,
-            entropy=-(share * torch.log(share + 1e-6)).sum(),
-            load_balancing_loss=n_experts * (k * share * probability).sum(),
+            share=share,
+            probability=probability.mean(0),
             router_z_loss=lse.square().mean(),
             drop_fraction=dropped,
         )
@@ -304,8 +316,8 @@ class Block(nn.Module):
         m = self.mlp_gated_norm(self.post_attention_layernorm(x))
         y, routing = self.mlp(m.flatten(0, 1))
         y = y.view_as(m)
-        for shared in self.shared_experts:
-            y = y + shared(m)
+        if self.shared_experts:
+            y = y + sum_of_swiglu(m, self.shared_experts)
         return x + (self.sconv_mlp(y, where.same_document) if self.sconv_mlp is not None else y), routing
 
 
@@ -366,14 +378,18 @@ class MarinMoE(LanguageModel):
 
     @torch.no_grad()
     def set_router_biases(self, routings: list[Routing]) -> None:
-        """Quantile balancing: what each router saw in this batch sets its bias for the next one."""
+        """Quantile balancing: what each router saw in this batch sets its bias for the next one.
+
+        A batch with non-finite logits leaves the bias as it is: one NaN in it would enter every later margin.
+        """
         routers = [module for module in self.modules() if isinstance(module, Router)]
         for router, routing in zip(routers, routings, strict=True):
             if self.config.qb_bins is None:
                 beta = quantile_threshold(routing.margins, self.config.top_k)
             else:
                 beta = quantile_threshold_histogram(routing.margins, self.config.top_k, self.config.qb_bins)
-            router.bias.copy_(balanced_bias(beta))
+            bias = balanced_bias(beta)
+            router.bias.copy_(torch.where(bias.isfinite().all(), bias, router.bias))
 
 
 Config, Model = MarinMoEConfig, MarinMoE

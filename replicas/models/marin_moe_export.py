@@ -7,13 +7,15 @@ Source: `marin-community/marin`, `lib/levanter`, the schema-2 export of the 535B
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor
 
 from experiments.configuration import InputError, parse
 from replicas.models.marin_moe import MarinMoE, MarinMoEConfig
+from replicas.models.portable import CONFIG, WEIGHTS, load_weights, read_weights, widest
+from replicas.published import load_published
 
 _SHAPE: Final = {
     "vocab_size": "vocab_size",
@@ -82,12 +84,17 @@ def config_from_export(
     fields = family.model_dump() | {
         ours: export[theirs] for theirs, ours in (_SHAPE | _CONSTANTS).items() if theirs in export
     }
-    if "initializer_range" in export:
-        # twelve digits undo the division by a square root
-        fields["init_scale"] = float(f"{export['initializer_range'] * math.sqrt(export['hidden_size']):.12g}")
     if export.get("sconv") is False:
         fields["sconv_sites"] = []
-    return parse(MarinMoEConfig, fields, where)
+    config = parse(MarinMoEConfig, fields, where)
+    sigma = export.get("initializer_range")
+    if sigma is None:
+        return config
+    if not isinstance(sigma, float):
+        raise InputError(f"{where}: `initializer_range` must be a number, found {sigma!r}")
+    # twelve digits undo the division by a square root
+    scale = float(f"{sigma * math.sqrt(config.d_model):.12g}")
+    return parse(MarinMoEConfig, {**fields, "init_scale": scale}, where)
 
 
 def config_to_export(config: MarinMoEConfig) -> dict[str, Any]:
@@ -106,22 +113,23 @@ def config_to_export(config: MarinMoEConfig) -> dict[str, Any]:
     }
 
 
-@torch.no_grad()
-def load_weights(model: MarinMoE, weights: Mapping[str, Tensor], where: str = "checkpoint") -> None:
-    """Copy `weights` under the public export names into `model`, in the model's precision.
+def load_export(folder: Path, family: MarinMoEConfig | None = None) -> MarinMoE:
+    """The model in `folder`, as `maquette export`, a training run, or a public release left it; in evaluation mode.
+
+    Args:
+        folder: has `config.json` and the weights, in one `model.safetensors` or several under an index.
+        family: gives what `config.json` leaves out, see `config_from_export`; default: the published 535B run.
+
+    Returns:
+        The model in the widest precision of its tensors, so that none is rounded.
 
     Raises:
-        InputError: a tensor is missing, unknown or of another shape; the model is left as it was.
+        InputError: a file is missing or cut short, or is of another architecture or shape.
     """
-    expected = model.state_dict()
-    missing, unknown = sorted(expected.keys() - weights.keys()), sorted(weights.keys() - expected.keys())
-    for names, fault in ((missing, "lacks"), (unknown, "has an unknown")):
-        if names:
-            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise InputError(f"{where}: {fault} tensor `{names[0]}`{more}; is it of this configuration?")
-    for name, there in expected.items():
-        if weights[name].shape != there.shape:
-            raise InputError(
-                f"{where}: `{name}` is {list(weights[name].shape)}, the configuration asks for {list(there.shape)}"
-            )
-    model.load_state_dict(dict(weights))
+    export, weights = read_weights(folder)
+    config = config_from_export(export, family or load_published("marin-535b").model, str(folder / CONFIG))
+    with torch.device("meta"):
+        model = MarinMoE(config)
+    model = model.to(widest(weights)).to_empty(device="cpu")
+    load_weights(model, weights, str(folder / WEIGHTS))
+    return model.eval()

@@ -73,12 +73,12 @@ def build_optimizer(
             group["weight_decay"] = decay.peak
             group["weight_decay_start"] = round(decay.start_step * total_steps / decay.total_steps)
             group["weight_decay_steps"] = total_steps
-    return HyperballAdam(
-        groups,
-        momentum=recipe.momentum,
-        beta1=h.beta1,
-        beta2=h.beta2,
-        eps=h.eps,
-        coefficients=recipe.newton_schulz,
-        precision=precision or recipe.newton_schulz_precision,
-    )
+    of_muonh = {
+        "momentum": recipe.momentum,
+        "coefficients": recipe.newton_schulz,
+        "precision": precision or recipe.newton_schulz_precision,
+    }
+    for group in groups:
+        if group["kind"] == "muonh":
+            group.update(of_muonh)
+    return HyperballAdam(groups, beta1=h.beta1, beta2=h.beta2, eps=h.eps)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import torch
 from torch import Tensor
 
-from replicas.optimizers.hyperball import hyperball_step
+from replicas import ranks
+from replicas.optimizers.hyperball import frobenius, hyperball_step
 from replicas.optimizers.newton_schulz import COEFFICIENTS, PRECISIONS, newton_schulz
+from replicas.optimizers.sharded import local, row_shards
 
 KINDS: Final = ("muonh", "adamh", "adam")
 
@@ -21,7 +24,7 @@ class _Proposal:
 
     Attributes:
         names: the parameter that each new value belongs to.
-        targets, values: tensors to overwrite, and with what; the same length.
+        targets, values: tensors to overwrite, and with what; the same length. Of sharded ones, the local part.
         witnesses: tensors that are all finite if and only if every gradient and every one of `values` is; a
             non-finite gradient entry makes that entry of mu M + g, or of Adam's second moment, so as well.
     """
@@ -35,6 +38,13 @@ class _Proposal:
         self.names += names
         self.targets += targets
         self.values += values
+
+    def non_finite(self) -> str | None:
+        """The first parameter whose update is not finite, in words."""
+        for name, value in zip(self.names, self.values, strict=True):
+            if not value.norm().isfinite():
+                return f"non-finite update of {name}"
+        return None
 
 
 class HyperballAdam(torch.optim.Optimizer):
@@ -51,7 +61,9 @@ class HyperballAdam(torch.optim.Optimizer):
     as happened in public runs. So all new values are computed first, checked by one device synchronisation,
     and only then written; a refused step is counted in `skipped_steps` and explained in `last_skip`.
 
-    Parameters are float32 or float64 (master weights); their state has their dtype.
+    Parameters are float32 or float64 (master weights); their state has their dtype. They may be sharded along
+    their first dimension (FSDP2), and so is their state then: norms and Newton-Schulz still see whole matrices,
+    and all ranks step or none does.
 
     Args:
         groups: parameter groups with named parameters, as `parameter_groups` makes them.
@@ -102,6 +114,11 @@ class HyperballAdam(torch.optim.Optimizer):
         """Steps refused so far because of a non-finite gradient or update; part of the state dict."""
         return int(self.param_groups[0]["skipped_steps"])
 
+    @property
+    def seen_steps(self) -> int:
+        """Calls of `step`, and of `refuse`, so far."""
+        return self.skipped_steps + int(self.param_groups[0]["updates"])
+
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """One update of every parameter that has a gradient, or of none. Returns what `closure` returned."""
@@ -116,13 +133,21 @@ class HyperballAdam(torch.optim.Optimizer):
         if not proposal.targets:
             return loss
         norms = torch._foreach_norm(proposal.witnesses)
-        if torch.stack(list(norms)).isfinite().all().item():
+        if ranks.least(torch.stack(list(norms)).isfinite().all().int()).item():
             torch._foreach_copy_(proposal.targets, proposal.values)
             self._count("updates")
         else:
-            self.last_skip = self._explain(proposal)
-            self._count("skipped_steps")
+            self.refuse(proposal.non_finite)
         return loss
+
+    def refuse(self, why: Callable[[], str | None] = lambda: None) -> None:
+        """Count and explain a skipped step. On its own for one that a gradient scaler kept from `step`.
+
+        Slow, and only run once a step is refused. `why` is asked if every gradient is finite.
+        """
+        said = ranks.first_said(self._non_finite_gradient) or ranks.first_said(why)
+        self.last_skip = said or "non-finite norm of an update"
+        self._count("skipped_steps")
 
     def _count(self, what: str) -> None:
         for group in self.param_groups:
@@ -140,11 +165,10 @@ class HyperballAdam(torch.optim.Optimizer):
         directions = self._propose_adam_direction(group, names, parameters, proposal)
         if group["kind"] == "adamh":
             for some in _same_shape(parameters):
-                weights, U = torch.stack(_pick(parameters, some)), torch.stack(_pick(directions, some))
-                moved = hyperball_step(weights, U, group["lr"])
-                proposal.witnesses.append(moved)
-                proposal.add(_pick(names, some), _pick(parameters, some), moved.unbind())
+                U = torch.stack(_pick(directions, some))
+                self._propose_hyperball(group, _pick(names, some), _pick(parameters, some), U, proposal)
             return
+        parameters = [local(p) for p in parameters]
         decay = weight_decay(group)
         if decay:
             torch._foreach_add_(directions, parameters, alpha=decay)
@@ -160,21 +184,41 @@ class HyperballAdam(torch.optim.Optimizer):
         The published factor sqrt(max(1, fan_out / fan_in)) on U is left out: Hyperball divides it away.
         """
         old = [self._moment(p, "momentum") for p in parameters]
-        gradients = torch.stack([p.grad for p in parameters if p.grad is not None])
+        gradients = torch.stack([local(p.grad) for p in parameters if p.grad is not None])
         momenta = torch.add(gradients, torch.stack(old), alpha=group["momentum"])
         nesterov = gradients.add_(momenta, alpha=group["momentum"])
-        U = newton_schulz(nesterov, COEFFICIENTS[group["coefficients"]], PRECISIONS[group["precision"]])
-        moved = hyperball_step(torch.stack(parameters), U, group["lr"])
-        proposal.witnesses += [nesterov, moved]
+        orthogonalise = partial(
+            newton_schulz,
+            coefficients=COEFFICIENTS[group["coefficients"]],
+            dtype=PRECISIONS[group["precision"]],
+        )
+        shards = row_shards(parameters[0])
+        U = shards.on_whole(orthogonalise, nesterov) if shards else orthogonalise(nesterov)
+        proposal.witnesses.append(nesterov)
         proposal.add(names, old, momenta.unbind())
-        proposal.add(names, parameters, moved.unbind())
+        self._propose_hyperball(group, names, parameters, U, proposal)
+
+    def _propose_hyperball(
+        self,
+        group: dict[str, Any],
+        names: list[str],
+        parameters: list[Tensor],
+        directions: Tensor,
+        proposal: _Proposal,
+    ) -> None:
+        """A Hyperball step of each matrix along its of `directions`. All are of one shape."""
+        shards, weights = row_shards(parameters[0]), [local(p) for p in parameters]
+        norm = shards.norm if shards else frobenius
+        moved = hyperball_step(torch.stack(weights), directions, group["lr"], norm)
+        proposal.witnesses.append(moved)
+        proposal.add(names, weights, moved.unbind())
 
     def _propose_adam_direction(
         self, group: dict[str, Any], names: list[str], parameters: list[Tensor], proposal: _Proposal
     ) -> list[Tensor]:
         """U = mhat / (sqrt(vhat) + eps), with both moments corrected for their start at zero."""
         t = group["updates"] + 1
-        gradients = [p.grad for p in parameters if p.grad is not None]
+        gradients = [local(p.grad) for p in parameters if p.grad is not None]
         old_m = [self._moment(p, "exp_avg") for p in parameters]
         old_v = [self._moment(p, "exp_avg_sq") for p in parameters]
         m = torch._foreach_lerp(old_m, gradients, 1 - group["beta1"])
@@ -194,18 +238,14 @@ class HyperballAdam(torch.optim.Optimizer):
         state = self.state[parameter]
         if name not in state:
             state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-        return state[name]
+        return local(state[name])
 
-    def _explain(self, proposal: _Proposal) -> str:
-        """Which parameter made the step impossible. Slow, and only run once a step is refused."""
+    def _non_finite_gradient(self) -> str | None:
         for group in self.param_groups:
             for name, parameter in _named(group):
-                if parameter.grad is not None and not parameter.grad.norm().isfinite():
+                if parameter.grad is not None and not local(parameter.grad).norm().isfinite():
                     return f"non-finite gradient of {name}"
-        for name, value in zip(proposal.names, proposal.values, strict=True):
-            if not value.norm().isfinite():
-                return f"non-finite update of {name}"
-        return "non-finite norm of an update"
+        return None
 
 
 def weight_decay(group: dict[str, Any]) -> float:

@@ -7,7 +7,8 @@ from torch import Tensor
 
 Coefficients = tuple[tuple[float, float, float], ...]
 
-# One (a, b, c) per iteration. `quintic` is the set published for the Marin 535B-A23B run (grugmuon_hero.py).
+# By name, one (a, b, c) per iteration. `quintic`: the five published for the Marin 535B-A23B run, for its five
+# iterations of a polynomial of degree five (grugmuon_hero.py).
 COEFFICIENTS: Final[dict[str, Coefficients]] = {
     "quintic": (
         (4.0848, -6.8946, 2.9270),
@@ -48,6 +49,8 @@ def newton_schulz(
 
     Source: the MuonH update of the Marin 535B-A23B run (grugmuon_hero.py); Muon, Jordan et al. 2024.
     """
+    if not matrices.numel():
+        return matrices  # a rank may have been given no matrix of these
     norms = torch.linalg.vector_norm(matrices, dim=(-2, -1), keepdim=True)
     tall = matrices.shape[-2] > matrices.shape[-1]
     X = (matrices / (norms + 1e-8)).to(dtype)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from replicas import ranks
 from replicas.models.kernels import cross_entropy_with_z
 
 
@@ -14,7 +15,7 @@ from replicas.models.kernels import cross_entropy_with_z
 def evaluate(
     model: nn.Module, batches: Mapping[str, Sequence[Any]], token_bytes: Tensor, device: torch.device
 ) -> dict[str, float]:
-    """Cross-entropy of `model` on fixed batches, dropless and without the z term.
+    """Cross-entropy of `model` on fixed batches, dropless and without the z term; the ranks share them out.
 
     Args:
         batches: per domain, packed batches with `input_ids` and `segment_ids` `[batch, seq]`.
@@ -28,20 +29,32 @@ def evaluate(
     found: dict[str, float] = {}
     for domain, parts in batches.items():
         nats = tokens = text_bytes = 0.0
-        for part in parts:
+        for part, counts in _share(parts):
             input_ids = torch.as_tensor(part.input_ids, device=device)
             logits, _ = model(input_ids, torch.as_tensor(part.segment_ids, device=device))
             targets = input_ids[:, 1:].flatten()
             _, per_token = cross_entropy_with_z(logits[:, :-1].flatten(0, 1), targets, 0.0)
-            nats += float(per_token.double().sum())
-            tokens += targets.numel()
-            text_bytes += float(token_bytes[targets].sum())
+            nats += counts * float(per_token.double().sum())
+            tokens += counts * targets.numel()
+            text_bytes += counts * float(token_bytes[targets].sum())
+        sums = torch.tensor((nats, tokens, text_bytes), dtype=torch.float64, device=device)
+        nats, tokens, text_bytes = ranks.summed(sums).tolist()
         found[f"eval/{domain}/loss"] = nats / tokens
         found[f"eval/{domain}/loss_bpb"] = bits_per_byte(nats, text_bytes)
     for kind in ("loss", "loss_bpb"):
         found[f"eval/mean/{kind}"] = sum(found[f"eval/{d}/{kind}"] for d in batches) / len(batches)
     model.train(was_training)
     return found
+
+
+def _share(parts: Sequence[Any]) -> list[tuple[Any, bool]]:
+    """The parts that this rank computes, and whether each counts.
+
+    Sharded models need every rank for every forward pass: one without a part left runs some part for nothing.
+    """
+    size, rank = ranks.world_size(), ranks.rank()
+    rounds = range(0, len(parts), size)
+    return [(parts[min(i + rank, len(parts) - 1)], i + rank < len(parts)) for i in rounds]
 
 
 def bits_per_byte(nats: float, text_bytes: float) -> float:

@@ -6,7 +6,9 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from experiments.configuration import Config
+from experiments.configuration import Config, InputError
+from replicas.plan import Plan, plan
+from replicas.published import Published
 
 
 class Evaluation(Config):
@@ -17,14 +19,55 @@ class Evaluation(Config):
 
 
 class Machine(Config):
-    """Where and how the arithmetic runs; none of it changes what is trained, but rounding depends on it."""
+    """Where and how the arithmetic runs; none of it changes what is trained, but rounding depends on it.
+
+    One thing does depend on `devices` and `micro_batches`: with a capacity factor, as on the published run, an
+    expert's capacity is counted per forward pass, over the tokens that one device has in one micro-batch.
+
+    Attributes:
+        devices, nodes: devices of one node, and nodes; their product is the number of ranks.
+        strategy: `single` device; `ddp`, every rank a whole copy; `fsdp`, weights, gradients and optimizer state
+            sharded over the ranks (FSDP2), also on one.
+        micro_batches: parts that each rank computes its share of a batch in, one after the other.
+        threads: of a CPU, per rank; None leaves it to torch. 1 and 2 threads round differently.
+        precision: `bf16-mixed` and `16-mixed` compute in autocast, the latter with dynamic loss scaling, for GPUs
+            without bfloat16; `bf16-true` computes in bfloat16 on float32 master weights (`fsdp` alone).
+        activation_checkpointing: compute the inside of a block again for its backward pass instead of keeping it.
+        compile: `torch.compile` each block.
+        newton_schulz_precision: None is as published.
+    """
 
     accelerator: Literal["cpu", "cuda", "mps", "auto"]
     devices: int = Field(ge=1)
     nodes: int = Field(ge=1)
-    threads: int | None = Field(ge=1)  # of a CPU; None leaves it to torch. 1 and 2 threads round differently
-    precision: Literal["32-true", "bf16-mixed"]
-    newton_schulz_precision: Literal["bfloat16", "float32", "float64"] | None  # None: as published
+    strategy: Literal["single", "ddp", "fsdp"] = "single"
+    micro_batches: int = Field(default=1, ge=1)
+    threads: int | None = Field(ge=1)
+    precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
+    activation_checkpointing: bool = False
+    compile: bool = False
+    newton_schulz_precision: Literal["bfloat16", "float32", "float64"] | None
+
+    @property
+    def ranks(self) -> int:
+        """Processes that train together, one per device."""
+        return self.devices * self.nodes
+
+    @model_validator(mode="after")
+    def _possible(self) -> "Machine":
+        if self.strategy == "single" and self.ranks > 1:
+            raise ValueError(f"`strategy: single` is one device, not {self.ranks}; choose ddp or fsdp")
+        if self.precision == "bf16-true" and self.strategy != "fsdp":
+            raise ValueError(
+                "`precision: bf16-true` keeps float32 masters through `strategy: fsdp`; set that"
+            )
+        if self.precision == "16-mixed" and self.strategy == "fsdp":
+            raise ValueError(
+                "`precision: 16-mixed` has no loss scaling under fsdp; choose bf16-mixed, or ddp"
+            )
+        if self.precision == "16-mixed" and self.accelerator == "cpu":
+            raise ValueError("`precision: 16-mixed` needs a GPU; on a CPU choose bf16-mixed or 32-true")
+        return self
 
 
 class Experiment(Config):
@@ -59,10 +102,18 @@ class Experiment(Config):
     def _consistent(self) -> "Experiment":
         if (self.tokens is None) == (self.tokens_per_active_param is None):
             raise ValueError("give either `tokens` or `tokens_per_active_param`")
-        ranks = self.machine.devices * self.machine.nodes
-        if self.batch_sequences % ranks:
-            raise ValueError(f"batch_sequences ({self.batch_sequences}) does not divide over {ranks} devices")
+        ranks, micro_batches = self.machine.ranks, self.machine.micro_batches
+        if self.batch_sequences % (ranks * micro_batches):
+            raise ValueError(
+                f"batch_sequences ({self.batch_sequences}) does not divide over {ranks} devices x {micro_batches} "
+                f"micro-batches; make it a multiple of {ranks * micro_batches}, or change `machine`"
+            )
         return self
+
+    @property
+    def forward_sequences(self) -> int:
+        """Sequences of one forward pass: a micro-batch of one rank."""
+        return self.batch_sequences // (self.machine.ranks * self.machine.micro_batches)
 
     @property
     def tokens_per_step(self) -> int:
@@ -73,10 +124,33 @@ class Experiment(Config):
 def fingerprint(experiment: Experiment, data_version: str) -> str:
     """Twelve hex digits that name what a checkpoint belongs to: the run, and everything that changes its curve.
 
-    The name counts: two runs of a study may differ in nothing else, and are trained side by side.
+    The name counts: two runs of a study may differ in nothing else, and are trained side by side. What may change
+    while a run is stopped does not count: how often it saves and logs, and how its batch is spread (`devices`,
+    `nodes`, `strategy`, `micro_batches`, `activation_checkpointing`).
     """
     fields: dict[str, Any] = experiment.model_dump()
     for outward in ("checkpoint_every_seconds", "log_every_steps"):
         del fields[outward]
+    for spread in ("devices", "nodes", "strategy", "micro_batches", "activation_checkpointing"):
+        del fields["machine"][spread]
     text = json.dumps({"experiment": fields, "data": data_version}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def plan_experiment(experiment: Experiment, published: Published, vocab_size: int) -> Plan:
+    """The plan of `experiment`: shape by the shrinking rule, rates by the published law.
+
+    Raises:
+        InputError: a width or a field that is impossible; the run is named.
+    """
+    try:
+        return plan(
+            published,
+            experiment.width,
+            tokens=experiment.tokens,
+            batch_sequences=experiment.batch_sequences,
+            tokens_per_active_param=experiment.tokens_per_active_param,
+            **{"vocab_size": vocab_size, "seq_len": experiment.seq_len, **experiment.shape},
+        )
+    except InputError as error:
+        raise InputError(f"run {experiment.name}: {error}") from None

@@ -2,22 +2,32 @@
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.utils import get_total_norm
 from torch.utils.data import IterableDataset
 
+from experiments.configuration import InputError
+from replicas import ranks
 from replicas.models.architecture import LanguageModel
 from replicas.models.kernels import cross_entropy_with_z
+from replicas.optimizers.clipping import clip_by_group_norm
 from replicas.optimizers.groups import build_optimizer
 from replicas.optimizers.hyperball_adam import HyperballAdam
+from replicas.optimizers.sharded import whole
 from replicas.plan import Plan
 from replicas.published import Recipe
 from replicas.schedule import Schedule, learning_rate_schedule
+from replicas.training.experiment import Machine
+from replicas.training.global_batch import Part, batch_metrics, joined
+from replicas.training.parallel import prepare
 
 Rows = list[dict[str, Any]]
 
@@ -32,6 +42,7 @@ class Replica(LightningModule):
         evaluate_after: zero-based steps after which `evaluate` is called.
         write: takes finished rows, in step order; called every `log_every_steps` steps.
         between_steps: called once a step is wholly done and recorded; may save, or stop the run by raising.
+        machine: how the model and each batch are spread; see `replicas.training.parallel`.
     """
 
     token_bytes: Tensor
@@ -47,11 +58,11 @@ class Replica(LightningModule):
         write: Callable[[Rows], None],
         between_steps: Callable[[Trainer], None],
         log_every_steps: int,
-        newton_schulz_precision: str | None = None,
+        machine: Machine,
     ) -> None:
         super().__init__()
-        self.model, self.plan, self.recipe = model, plan, recipe
-        self.newton_schulz_precision = newton_schulz_precision
+        self.automatic_optimization = False  # one batch is one step, of any number of micro-batches
+        self.model, self.plan, self.recipe, self.machine = model, plan, recipe, machine
         self.register_buffer("token_bytes", token_bytes, persistent=False)
         self.evaluate, self.evaluate_after, self.write = evaluate, evaluate_after, write
         self.between_steps, self.log_every_steps = between_steps, log_every_steps
@@ -61,6 +72,14 @@ class Replica(LightningModule):
         self._pending: Rows = []
         self._row: dict[str, Any] = {}
         self._batch_ended = time.perf_counter()
+        self._prepared = False
+
+    def configure_model(self) -> None:
+        """Spread the model over the devices, once."""
+        if not self._prepared:
+            mesh = self.device_mesh  # of FSDP alone
+            prepare(self.model, self.machine, None if mesh is None else mesh["data_parallel"])
+            self._prepared = True
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """The published groups at the planned peaks, all under one schedule."""
@@ -69,7 +88,7 @@ class Replica(LightningModule):
             self.recipe.optimizer,
             self.plan.hyperparameters,
             self.plan.steps,
-            self.newton_schulz_precision,
+            self.machine.newton_schulz_precision,
         )
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, self.schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
@@ -77,36 +96,71 @@ class Replica(LightningModule):
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         self._batch_started = time.perf_counter()
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def on_train_start(self) -> None:
+        step = torch.tensor(self.global_step, device=self.device)
+        if ranks.least(step) != -ranks.least(-step):
+            raise InputError("the ranks found different checkpoints; all nodes must share the state folder")
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """One optimizer step on this rank's share of a batch, `input_ids` and `segment_ids` `[sequences, seq]`."""
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        micro_batches = list(zip(*(ids.chunk(self.machine.micro_batches) for ids in batch), strict=True))
+        parts: list[Part] = []
+        with torch.autocast(self.device.type, enabled=False):  # mixed precision is for `_forward` alone
+            for input_ids, segment_ids in micro_batches:
+                last = len(parts) + 1 == len(micro_batches)
+                with self._gradients_stay_here(not last):
+                    loss, part = self._forward(input_ids, segment_ids)
+                    self.manual_backward(loss / len(micro_batches))
+                parts.append(part)
+            self._step(optimizer)
+            part = joined(parts)
+            self._row = batch_metrics(part) | {"grad_norm": self._grad_norm}
+            self.model.set_router_biases(part.routings)
+
+    def _forward(self, input_ids: Tensor, segment_ids: Tensor) -> tuple[Tensor, Part]:
         """Mean over predicted tokens of cross-entropy + z term: the value the public run logs as its loss.
 
         Every position predicts the next token of its sequence; the last one has nothing to predict.
         """
-        input_ids, segment_ids = batch
-        logits, routings = self.model(input_ids, segment_ids)
         targets = input_ids.roll(-1, dims=1)
-        loss, nats = cross_entropy_with_z(
-            logits.flatten(0, 1), targets.flatten(), float(self.model.config.z_loss)
-        )
+        with self.trainer.precision_plugin.forward_context():
+            logits, routings = self.model(input_ids, segment_ids)
+            loss, nats = cross_entropy_with_z(
+                logits.flatten(0, 1), targets.flatten(), float(self.model.config.z_loss)
+            )
         loss, nats = loss.view_as(input_ids)[:, :-1].mean(), nats.view_as(input_ids)[:, :-1]
         text_bytes = self.token_bytes[targets[:, :-1]].sum()
-        self._row = {
-            "train/loss": loss.detach(),
-            "train/loss_bpb": nats.sum() / (text_bytes * 0.6931471805599453),
-            **router_metrics(routings),
-        }
-        self._routings = routings
-        return loss
+        return loss, Part(loss.detach(), nats.sum(), text_bytes, routings)
+
+    def _gradients_stay_here(self, wanted: bool) -> AbstractContextManager[None]:
+        """While wanted, backward passes do not exchange gradients (DDP; FSDP2 always reduces, to save memory)."""
+        strategy = self.trainer.strategy
+        if wanted and isinstance(strategy, ParallelStrategy):
+            return strategy.block_backward_sync()
+        return nullcontext()
+
+    def _step(self, optimizer: Any) -> None:
+        """The optimizer's step and the schedule's; a step that the gradient scaler refuses is counted as skipped."""
+        inner: HyperballAdam = optimizer.optimizer
+        seen = inner.seen_steps
+        optimizer.step()
+        if inner.seen_steps == seen:
+            inner.refuse()
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        self._row["grad_norm"] = get_total_norm(gradients)
+        self._grad_norm = whole(get_total_norm(gradients))
+        self._clip(optimizer)
 
-    def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
-        """The step, then the router biases that the next one will use."""
-        super().optimizer_step(*args, **kwargs)
-        self.model.set_router_biases(self._routings)
-        self._routings = []
+    def _clip(self, optimizer: torch.optim.Optimizer) -> None:
+        """Clip as the recipe says, after `grad_norm` was taken."""
+        max_norm = self.recipe.optimizer.max_grad_norm
+        if max_norm is not None:
+            clip_by_group_norm(optimizer, max_norm)
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         step = self.global_step - 1
@@ -128,6 +182,8 @@ class Replica(LightningModule):
         self._report_skip(row)
         if step in self.evaluate_after:
             self._pending.append({key: row[key] for key in ("step", "tokens", "samples")} | self.evaluate())
+            if isinstance(self.model, FSDPModule):
+                self.model.reshard()  # a forward pass without a backward one leaves it whole
         if len(self._pending) >= self.log_every_steps:
             self.flush()
         self.between_steps(self.trainer)
@@ -146,23 +202,11 @@ class Replica(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.flush()
+        checkpoint["replica"] = {"run": self.plan.run, "config": self.plan.config.model_dump(mode="json")}
 
 
 def _number(value: Any) -> Any:
     return value.item() if isinstance(value, Tensor) else value
-
-
-def router_metrics(routings: list[Any]) -> dict[str, Tensor]:
-    """Means over layers of what the public run logs of its routers; empty for a dense model."""
-    if not routings:
-        return {}
-    names = {
-        "router/entropy": "entropy",
-        "router/load_balancing_loss": "load_balancing_loss",
-        "router/z_loss": "router_z_loss",
-        "router/drop_fraction": "drop_fraction",
-    }
-    return {key: torch.stack([getattr(r, name) for r in routings]).mean() for key, name in names.items()}
 
 
 class Steps(IterableDataset[tuple[Tensor, Tensor]]):

@@ -4,6 +4,7 @@ config.yaml       the whole configuration        plan.json      the shrink plan,
 environment.json  versions, machine, threads     data.json      data version, mixture, tokenizer
 facts.json        `logs.schema.RunFacts`         summary.json   final losses, tokens/s
 metrics.jsonl     one JSON object per step; evaluation rows beside them
+model.safetensors, config.json   the final weights, see `replicas.models.portable`
 """
 
 import json
@@ -16,8 +17,10 @@ from typing import Any
 
 import torch
 import yaml
+from torch import Tensor
 
 from experiments.configuration import write_json, write_whole
+from replicas.models.portable import write_weights
 
 
 class MetricLog:
@@ -63,7 +66,12 @@ def environment(threads: int, accelerator: str) -> dict[str, Any]:
 
 
 def write_run_folder(
-    out: Path, metrics: Path, config: dict[str, Any], documents: dict[str, dict[str, Any]]
+    out: Path,
+    metrics: Path,
+    config: dict[str, Any],
+    documents: dict[str, dict[str, Any]],
+    model_config: dict[str, Any],
+    weights: dict[str, Tensor],
 ) -> None:
     """Write the whole folder beside `out`, then put it in its place.
 
@@ -71,6 +79,7 @@ def write_run_folder(
         metrics: the finished row log, copied in.
         config: becomes `config.yaml`.
         documents: by file name, what goes into each JSON file.
+        model_config, weights: see `replicas.models.portable.write_weights`.
     """
     beside = out.with_name(f".{out.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
@@ -80,5 +89,6 @@ def write_run_folder(
     for name, document in documents.items():
         write_json(beside / name, document)
     shutil.copyfile(metrics, beside / "metrics.jsonl")
+    write_weights(beside, model_config, weights)
     shutil.rmtree(out, ignore_errors=True)
     os.replace(beside, out)

@@ -6,42 +6,57 @@ import os
 import shutil
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from lightning.pytorch import Trainer, seed_everything
 from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from experiments.configuration import InputError
 from experiments.progress import progress
 from logs.schema import RunFacts, Schedule
 from replicas.data.mixture import PackedMixture
 from replicas.data.shards import open_shards
-from replicas.plan import Plan, plan
+from replicas.models.portable import export_config, whole_weights
+from replicas.plan import Plan
 from replicas.published import Published, load_published
 from replicas.training.checkpoints import (
     ResumeCheckpoints,
     TrainingInterrupted,
     finished_steps,
     newest_checkpoint,
+    shardable,
+    single_file,
 )
 from replicas.training.evaluation import evaluate, evaluation_steps
-from replicas.training.experiment import Experiment, fingerprint
+from replicas.training.experiment import Experiment, fingerprint, plan_experiment
 from replicas.training.module import Replica, Rows, Steps
+from replicas.training.parallel import cluster, strategy, use_threads
 from replicas.training.run_folder import MetricLog, environment, write_run_folder
 
 
-def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".maquette")) -> None:
+def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".maquette")) -> bool:
     """Train `experiment` on `shards` and leave a run folder at `out`; resume from the last checkpoint if any.
+
+    With several devices every process comes here: started by torchrun or Slurm, or else by the first, which has
+    Lightning run the same command again for each further device of its node. Only rank 0 writes and shows anything.
 
     Args:
         shards: folder written by `replicas.data.shards`.
-        state: where resume checkpoints and offline W&B files go; not versioned, safe to delete.
+        state: where resume checkpoints and offline W&B files go; not versioned, safe to delete. All nodes share it.
+
+    Returns:
+        Whether this process is the one that left the run folder.
 
     Raises:
-        InputError: the plan is impossible or does not fit the data.
+        InputError: the plan is impossible or does not fit the data, or the machine is not as configured.
         KeyboardInterrupt: SIGINT came; everything up to the last finished step is saved.
     """
     _quiet()
@@ -58,73 +73,81 @@ def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".
     )
     resume = state / "checkpoints" / fingerprint(experiment, data.version)
     resume.mkdir(parents=True, exist_ok=True)
-    checkpoint = newest_checkpoint(resume)
+    use_threads(experiment.machine.threads)
+    trainer = _trainer(experiment, planned.steps, resume.name, state)
+    checkpoint = newest_checkpoint(resume, tell=trainer.is_global_zero)
     first_step = finished_steps(checkpoint) if checkpoint else 0
-    metrics = MetricLog(resume / "metrics.jsonl", first_step)
+    rows = resume / "metrics.jsonl"
     try:
-        with progress(f"train {experiment.name}", planned.steps, "steps", start=first_step) as advance:
-            trainer = _fit(
-                experiment, published, planned, mixture, resume, checkpoint, metrics, advance, state
-            )
+        with _recording(trainer, experiment, planned.steps, rows, first_step) as write:
+            weights = _fit(trainer, experiment, published, planned, mixture, resume, checkpoint, write)
     except TrainingInterrupted as stopped:
+        if not trainer.is_global_zero:
+            raise SystemExit(0) from None  # rank 0 says how it ended; a launcher would take more for a crash
         if stopped.signal_number == signal.SIGINT:
             raise KeyboardInterrupt from None
         raise SystemExit(128 + stopped.signal_number) from None
+    if trainer.is_global_zero:
+        _leave_run_folder(experiment, published, planned, mixture, rows, weights, out)
+        shutil.rmtree(resume)
+    return trainer.is_global_zero
+
+
+@contextmanager
+def _recording(
+    trainer: Trainer, experiment: Experiment, steps: int, path: Path, first_step: int
+) -> Iterator[Callable[[Rows], None]]:
+    """What takes finished rows: on rank 0 the row log at `path`, W&B and the progress bar, elsewhere nothing."""
+    if not trainer.is_global_zero:
+        yield lambda rows: None
+        return
+    metrics = MetricLog(path, first_step)
+    try:
+        with progress(f"train {experiment.name}", steps, "steps", start=first_step) as advance:
+
+            def write(rows: Rows) -> None:
+                metrics.write(rows)
+                for row in rows:
+                    trainer.loggers[0].log_metrics(row, step=row["step"])
+                trained = [row for row in rows if "train/loss" in row]
+                if trained:
+                    advance(trained[-1]["step"] + 1, note=f"loss {trained[-1]['train/loss']:.3f}")
+
+            yield write
     finally:
         metrics.close()
-    if trainer.is_global_zero:
-        _leave_run_folder(experiment, published, planned, mixture, metrics.path, out)
-        shutil.rmtree(resume)
-
-
-def plan_experiment(experiment: Experiment, published: Published, vocab_size: int) -> Plan:
-    """The plan of `experiment`: shape by the shrinking rule, rates by the published law."""
-    return plan(
-        published,
-        experiment.width,
-        tokens=experiment.tokens,
-        batch_sequences=experiment.batch_sequences,
-        tokens_per_active_param=experiment.tokens_per_active_param,
-        **{"vocab_size": vocab_size, "seq_len": experiment.seq_len, **experiment.shape},
-    )
 
 
 def _fit(
+    trainer: Trainer,
     experiment: Experiment,
     published: Published,
     planned: Plan,
     mixture: PackedMixture,
     resume: Path,
     checkpoint: Path | None,
-    metrics: MetricLog,
-    advance: Callable[..., None],
-    state: Path,
-) -> Trainer:
-    machine = experiment.machine
+    write: Callable[[Rows], None],
+) -> dict[str, Tensor]:
+    """Train to the end; returns the final weights, complete on rank 0."""
     seed_everything(experiment.seed, verbose=False)
-    if machine.threads is not None:
-        torch.set_num_threads(machine.threads)
     model = published.architecture.Model(planned.config)
     model.initialise(experiment.seed)
     token_bytes = torch.tensor(mixture.shards.token_bytes, dtype=torch.int32)
     sequences = experiment.evaluation.sequences_per_domain
     held_out = {
-        domain: list(mixture.evaluation_batches(domain, sequences, experiment.batch_sequences))
+        domain: list(mixture.evaluation_batches(domain, sequences, experiment.forward_sequences))
         for domain in mixture.domains
     }
-    wandb = _wandb(experiment, resume.name, state)
 
-    def write(rows: Rows) -> None:
-        if not trainer.is_global_zero:
-            return
-        metrics.write(rows)
-        for row in rows:
-            wandb.log_metrics(row, step=row["step"])
-        trained = [row for row in rows if "train/loss" in row]
-        if trained:
-            advance(trained[-1]["step"] + 1, note=f"loss {trained[-1]['train/loss']:.3f}")
+    def batch(step: int) -> tuple[Tensor, Tensor]:
+        packed = mixture.batch(step, trainer.global_rank, trainer.world_size)
+        return torch.as_tensor(packed.input_ids), torch.as_tensor(packed.segment_ids)
 
-    with ResumeCheckpoints(resume, experiment.checkpoint_every_seconds) as between_steps:
+    loader = DataLoader(Steps(batch, lambda: trainer.global_step, planned.steps), batch_size=None)
+    with (
+        ResumeCheckpoints(resume, experiment.checkpoint_every_seconds) as between_steps,
+        TemporaryDirectory(dir=resume) as beside,
+    ):
         module = Replica(
             model,
             planned,
@@ -135,39 +158,44 @@ def _fit(
             write=write,
             between_steps=between_steps,
             log_every_steps=experiment.log_every_steps,
-            newton_schulz_precision=machine.newton_schulz_precision,
+            machine=experiment.machine,
         )
-        trainer = _trainer(experiment, planned.steps, wandb, state)
-
-        def batch(step: int) -> tuple[Tensor, Tensor]:
-            packed = mixture.batch(step, trainer.global_rank, trainer.world_size)
-            return torch.as_tensor(packed.input_ids), torch.as_tensor(packed.segment_ids)
-
-        loader = DataLoader(Steps(batch, lambda: trainer.global_step, planned.steps), batch_size=None)
+        if checkpoint:
+            as_needed = shardable if experiment.machine.strategy == "fsdp" else single_file
+            checkpoint = as_needed(checkpoint, Path(beside) / checkpoint.name)
         trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
         module.flush()
+    wandb: Any = trainer.loggers[0]
     wandb.experiment.finish()
-    return trainer
+    return whole_weights(model)
 
 
-def _trainer(experiment: Experiment, steps: int, wandb: WandbLogger, state: Path) -> Trainer:
+def _trainer(experiment: Experiment, steps: int, run_id: str, state: Path) -> Trainer:
     machine = experiment.machine
-    many = machine.devices * machine.nodes > 1
-    return Trainer(
-        accelerator=machine.accelerator,
-        devices=machine.devices,
-        num_nodes=machine.nodes,
-        strategy="ddp" if many else "auto",
-        precision=machine.precision,
-        max_steps=steps,
-        logger=wandb,
-        default_root_dir=state,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        use_distributed_sampler=False,  # the mixture slices its own batches by rank
-        deterministic=True,
-    )
+    # FSDP's own policy computes in bfloat16; Lightning's bf16-true would have no float32 masters
+    precision = "32-true" if machine.precision == "bf16-true" else machine.precision
+    try:
+        trainer = Trainer(
+            accelerator=machine.accelerator,
+            devices=machine.devices,
+            num_nodes=machine.nodes,
+            strategy=strategy(machine),
+            plugins=cluster(machine),
+            precision=precision,
+            max_steps=steps,
+            logger=_wandb(experiment, run_id, state),
+            default_root_dir=state,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,  # the mixture slices its own batches by rank
+            deterministic=True,
+        )
+    except MisconfigurationException as error:
+        raise InputError(f"`machine` of run {experiment.name}: {error}") from None
+    if trainer.precision != precision:  # Lightning would go on with another
+        raise InputError(f"`machine.precision`: no {precision} on this device; choose {trainer.precision}")
+    return trainer
 
 
 def _wandb(experiment: Experiment, run_id: str, state: Path) -> WandbLogger:
@@ -190,6 +218,7 @@ def _leave_run_folder(
     planned: Plan,
     mixture: PackedMixture,
     metrics: Path,
+    weights: dict[str, Tensor],
     out: Path,
 ) -> None:
     rows = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
@@ -221,6 +250,8 @@ def _leave_run_folder(
                 **{key: value for key, value in evaluations[-1].items() if key.startswith("eval/")},
             },
         },
+        model_config=export_config(_name(published), planned.config),
+        weights=weights,
     )
 
 
@@ -230,7 +261,7 @@ def facts(experiment: Experiment, published: Published, planned: Plan, data_vers
     schedule, h = published.recipe.schedule, planned.hyperparameters
     return RunFacts(
         title=f"{published.run} at width {experiment.width} ({experiment.name})",
-        architecture=published.architecture.__name__.rsplit(".", 1)[1],
+        architecture=_name(published),
         params_total=counted.total,
         params_active=counted.active,
         params_embedding=counted.embedding,
@@ -258,10 +289,15 @@ def facts(experiment: Experiment, published: Published, planned: Plan, data_vers
         z_loss_in_loss=planned.config.z_loss > 0,
         drops_in_training=getattr(planned.config, "capacity_factor", None) is not None,
         evaluation_set="held-out documents per domain",
-        counting_rule="matrices and embeddings; active without embeddings and unvisited experts",
+        counting_rule=f"that of {published.run}; active without embeddings and unvisited experts",
         seed=experiment.seed,
         experiment=experiment.name,
     )
+
+
+def _name(published: Published) -> str:
+    """Name of the architecture, that of its module."""
+    return published.architecture.__name__.rsplit(".", 1)[1]
 
 
 def _quiet() -> None:
@@ -269,4 +305,6 @@ def _quiet() -> None:
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning")
+    # said if loss scaling refuses the first step; the schedule goes on by steps of the run, refused or not
+    warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
     os.environ.setdefault("WANDB_SILENT", "true")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.configuration import InputError
-from experiments.study import load_study
+from experiments.study import check_study, load_study
 
 ROOT = Path(__file__).parents[2]
 PROFILES = sorted(path.stem for path in (ROOT / "experiments/profiles").glob("*.yaml"))
@@ -29,14 +29,16 @@ def edit(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_run_of_every_profile_can_be_planned(folder, profile):
     from replicas.published import load_published
-    from replicas.training.train import plan_experiment
+    from replicas.training.experiment import plan_experiment
 
     edit(folder / "params.yaml", "profile: laptop", f"profile: {profile}")
     study = load_study(folder)
     assert PROFILES == ["cluster", "gpu", "laptop", "smoke"]
     for name in study.names():
         experiment = study.experiment(name)
-        plan = plan_experiment(experiment, load_published(experiment.public_run), study.profile.shards.vocab_size)
+        plan = plan_experiment(
+            experiment, load_published(experiment.public_run), study.profile.shards.vocab_size
+        )
         assert plan.steps > 10
         assert plan.config.d_model == experiment.width
 
@@ -51,8 +53,12 @@ def test_the_laptop_ladder_stays_below_the_published_widths_and_trains_long_enou
     ("file", "old", "new", "said"),
     [
         ("params.yaml", "profile: laptop", "profile: lapdog", "no profile 'lapdog'; there are cluster, gpu"),
-        ("params.yaml", "code: 0.6", "code: 0.7", "'code-heavy' must be positive and sum to 1, not 1.1"),
-        ("params.yaml", "baseline: balanced", "baseline: none", "no mixture 'none'"),
+        ("params.yaml", "code: 0.6", "code: 0.7", "'code-heavy' must sum to 1, not 1.1"),
+        ("params.yaml", "code: 0.6", "code: -0.6", "'code-heavy' may not be negative"),
+        ("params.yaml", "  prose-heavy: {", "  a;touch b: {}\n  prose-heavy: {", "use small letters"),
+        ("params.yaml", "seeds: [0, 1]", "seeds: [0, 0]", "`seeds` lists one of its values twice"),
+        ("params.yaml", ", code-heavy, prose-heavy]", "]", "`ablation.mixtures`"),
+        ("params.yaml", "baseline: balanced", "baseline: none", "`baseline` must be one of"),
         ("params.yaml", "ladder: {mixture", "ladder: {mixtur", "did you mean `mixture`"),
         ("experiments/profiles/laptop.yaml", "seq_len: 128", "seq_len: short", "`training.seq_len`"),
         ("experiments/profiles/laptop.yaml", "width: 32,", "width: 0,", "`rungs.small.width`"),
@@ -67,12 +73,36 @@ def test_a_mistake_names_its_file_and_key(folder, file, old, new, said):
     assert Path(file).name in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [
+        ("params.yaml", "code: 0.6", "codez: 0.6", "no domain 'codez' in experiments/sources.yaml"),
+        ("params.yaml", "public_run: marin-535b", "public_run: marin", "did you mean `marin-535b`"),
+        ("experiments/profiles/laptop.yaml", "width: 32,", "width: 17,", "run ladder/small"),
+        (
+            "experiments/profiles/laptop.yaml",
+            "top_k: 2",
+            "top_k: 96",
+            "top_k (96) must be below n_experts (96)",
+        ),
+        ("experiments/profiles/laptop.yaml", "n_experts: 96", "nexperts: 96", "nexperts"),
+    ],
+)
+def test_what_cannot_be_trained_is_found_before_anything_starts(folder, file, old, new, said):
+    shutil.copy(ROOT / "experiments/sources.yaml", folder / "experiments")
+    check_study(folder)
+    edit(folder / file, old, new)
+    with pytest.raises(InputError) as error:
+        check_study(folder)
+    assert said in str(error.value)
+
+
 def test_an_unknown_run_lists_the_known_ones():
     with pytest.raises(InputError, match=r"no run 'ladder/huge'; it has ladder/small, ladder/medium"):
         load_study(ROOT).experiment("ladder/huge")
 
 
 def test_a_batch_that_does_not_divide_over_the_devices_is_refused(folder):
-    edit(folder / "experiments/profiles/laptop.yaml", "devices: 1", "devices: 3")
+    edit(folder / "experiments/profiles/laptop.yaml", "devices: 1", "devices: 3, strategy: ddp")
     with pytest.raises(InputError, match=r"batch_sequences \(16\) does not divide over 3 devices"):
         load_study(folder).experiment("ladder/small")

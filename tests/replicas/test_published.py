@@ -64,7 +64,7 @@ def test_unknown_run_lists_the_known_ones_and_suggests() -> None:
         ("recipe.optimizer.heuristic.value", "july", r"heuristic 'july' unknown; allowed: aug_hero"),
         ("recipe.optimizer.groups.sgd", {"value": ["x"], "source": "s"}, r"groups \['sgd'\] unknown"),
         ("architecture.value", "marin", r"no architecture 'marin'"),
-        ("architecture.value", "shrunk", r"'shrunk' is no architecture: its module lacks Config"),
+        ("architecture.value", "layers", r"'layers' is no architecture: its module lacks Config"),
         ("extra", {"value": 1, "source": "s"}, r"unknown or missing key `extra`"),
         ("name.value", "other", r"`name` is 'other'; it must be the file's name"),
     ],

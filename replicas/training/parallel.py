@@ -1,0 +1,91 @@
+"""How a model is spread over devices: the Lightning strategy, sharding, recomputation, compilation."""
+
+import os
+from typing import Any
+
+import torch
+from lightning.fabric.plugins.environments import (
+    ClusterEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from torch import nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.utils.checkpoint import checkpoint
+
+from experiments.configuration import InputError
+from replicas.models.architecture import LanguageModel
+from replicas.training.experiment import Machine
+
+
+def strategy(machine: Machine) -> Strategy | str:
+    """The Lightning strategy of `machine`. FSDP writes a checkpoint as a folder, each rank its shards."""
+    if machine.strategy == "fsdp":
+        return ModelParallelStrategy(
+            data_parallel_size=machine.ranks, tensor_parallel_size=1, save_distributed_checkpoint=True
+        )
+    if machine.strategy == "ddp":
+        return DDPStrategy(broadcast_buffers=False)  # every rank computes the same router biases
+    return "auto"
+
+
+def cluster(machine: Machine) -> list[Any]:
+    """Lightning plugins for what launched this process: torchrun or Slurm, or nothing, and Lightning launches.
+
+    Raises:
+        InputError: torchrun or Slurm started another number of processes than `machine` has ranks, or Slurm was
+            used in a way that Lightning does not support.
+    """
+    launchers: dict[str, type[ClusterEnvironment]] = {
+        "torchrun": TorchElasticEnvironment,
+        "Slurm": SLURMEnvironment,
+    }
+    for name, launcher in launchers.items():
+        try:
+            started = launcher().world_size() if launcher.detect() else machine.ranks
+        except RuntimeError as error:  # how Lightning refuses options of srun
+            raise InputError(f"{name}: {error}") from None
+        if started != machine.ranks:
+            raise InputError(
+                f"{name} started {started} processes, but `machine` has {machine.devices} devices x "
+                f"{machine.nodes} nodes = {machine.ranks}; make them equal"
+            )
+    # our own resume checkpoints are all there is: no second kind by Lightning
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+
+
+def use_threads(threads: int | None) -> None:
+    """Let this process, and those that it launches, use `threads` CPU threads; None leaves it as it is."""
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # else Lightning's launcher sets its own number
+        torch.set_num_threads(threads)
+
+
+def prepare(model: LanguageModel, machine: Machine, mesh: Any) -> None:
+    """Recompute, compile and shard the blocks of `model` as `machine` says, in place.
+
+    Args:
+        mesh: one-dimensional device mesh of all ranks; only asked for with `fsdp`.
+    """
+    for block in model.blocks():
+        if machine.activation_checkpointing:
+            _recompute(block)
+        if machine.compile:
+            block.compile()
+    if machine.strategy == "fsdp":
+        policy = MixedPrecisionPolicy()
+        if machine.precision == "bf16-true":
+            policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for module in (*model.blocks(), model):
+            fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+def _recompute(block: nn.Module) -> None:
+    """Keep only the input of `block` for its backward pass; its parameters keep their names."""
+    forward = block.forward
+
+    def recomputed(*args: Any) -> Any:
+        return checkpoint(forward, *args, use_reentrant=False)
+
+    block.forward = recomputed

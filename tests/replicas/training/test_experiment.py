@@ -1,0 +1,103 @@
+"""What an experiment may say, and which checkpoints belong to it."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from replicas.training.experiment import Experiment, fingerprint
+
+Make = Callable[..., Experiment]
+
+
+@pytest.mark.parametrize("tokens", [None, 1000])
+def test_the_budget_is_given_once(tiny: Make, tokens: int | None) -> None:
+    both_or_neither = None if tokens is None else 2.0
+    with pytest.raises(ValidationError, match="give either `tokens` or `tokens_per_active_param`"):
+        tiny(tokens=tokens, tokens_per_active_param=both_or_neither)
+    assert tiny(tokens=None, tokens_per_active_param=2.0).tokens_per_active_param == 2
+
+
+@pytest.mark.parametrize("field", ["tokens", "width", "batch_sequences", "checkpoint_every_seconds"])
+def test_nothing_is_not_a_size(tiny: Make, field: str) -> None:
+    with pytest.raises(ValidationError, match=f"{field}\n.*greater than 0"):
+        tiny(**{field: 0})
+
+
+def test_the_batch_divides_over_all_devices_of_all_nodes(tiny: Make) -> None:
+    machine = tiny().machine.model_dump() | {"strategy": "ddp"}
+    assert tiny(machine={**machine, "devices": 2, "nodes": 2}).forward_sequences == 1
+    with pytest.raises(ValidationError, match=r"\(4\) does not divide over 6 devices x 1 micro-batches"):
+        tiny(machine={**machine, "devices": 2, "nodes": 3})
+    with pytest.raises(ValidationError, match=r"2 devices x 4 micro-batches; make it a multiple of 8"):
+        tiny(machine={**machine, "devices": 2, "micro_batches": 4})
+
+
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
+    ({"devices": 2}, "`strategy: single` is one device, not 2; choose ddp or fsdp"),
+    ({"precision": "bf16-true"}, "float32 masters through `strategy: fsdp`"),
+    ({"precision": "bf16-true", "strategy": "ddp"}, "float32 masters through `strategy: fsdp`"),
+    ({"precision": "16-mixed", "strategy": "fsdp", "accelerator": "cuda"}, "no loss scaling under fsdp"),
+    ({"precision": "16-mixed"}, "`precision: 16-mixed` needs a GPU"),
+    ({"micro_batches": 0}, "greater than or equal to 1"),
+    ({"strategy": "fsdp2"}, "'single', 'ddp' or 'fsdp'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), IMPOSSIBLE)
+def test_an_impossible_machine_is_refused(tiny: Make, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(message)):
+        tiny(machine={**tiny().machine.model_dump(), **change})
+
+
+def test_tokens_per_step(tiny: Make) -> None:
+    assert tiny().tokens_per_step == 4 * 32
+
+
+CURVE_CHANGING: list[dict[str, Any]] = [
+    {"width": 32},
+    {"shape": {"n_experts": 4, "top_k": 1, "qb_bins": None}},
+    {"seq_len": 16},
+    {"batch_sequences": 8},
+    {"tokens": 5000},
+    {"mixture": {"code": 0.4, "prose": 0.6}},
+    {"seed": 1},
+    {"evaluation": {"times": 5, "sequences_per_domain": 4}},
+    {"public_run": "another"},
+]
+
+
+def test_the_fingerprint_changes_with_all_that_changes_the_curve(tiny: Make) -> None:
+    machine = tiny().machine.model_dump()
+    machines: list[dict[str, Any]] = [
+        {"threads": 2},
+        {"precision": "bf16-mixed"},
+        {"newton_schulz_precision": None},
+        {"compile": True},
+    ]
+    changes = CURVE_CHANGING + [{"machine": {**machine, **change}} for change in machines]
+    prints = [fingerprint(tiny(**change), "data") for change in [{}, *changes]]
+    assert len(set(prints)) == len(prints)
+    assert fingerprint(tiny(), "other data") not in prints
+
+
+def test_the_fingerprint_does_not_change_with_how_often_is_saved(tiny: Make) -> None:
+    changed = tiny(checkpoint_every_seconds=1.0, log_every_steps=3)
+    assert fingerprint(changed, "data") == fingerprint(tiny(), "data")
+
+
+def test_the_fingerprint_does_not_change_with_how_the_batch_is_spread(tiny: Make) -> None:
+    """So that a run that was stopped can go on with more devices or fewer."""
+    machine = tiny().machine.model_dump()
+    for strategy, devices, nodes, micro_batches in (("fsdp", 1, 1, 4), ("fsdp", 2, 2, 1), ("ddp", 2, 1, 2)):
+        spread = {"strategy": strategy, "devices": devices, "nodes": nodes, "micro_batches": micro_batches}
+        changed = tiny(machine={**machine, **spread, "activation_checkpointing": True})
+        assert fingerprint(changed, "data") == fingerprint(tiny(), "data")
+
+
+def test_two_runs_alike_but_for_the_name_do_not_share_checkpoints(tiny: Make) -> None:
+    """As a rung of the ladder and the baseline of an ablation on it, trained at the same time."""
+    names = ("ladder/small", "ablation/balanced/seed-0")
+    assert len({fingerprint(tiny(name=name), "data") for name in names}) == 2
