@@ -117,15 +117,14 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """Write index.html, figures/*.png and findings.json from what compare, fit and ablate found."""
+    from analysis.report.documents import read_document
     from analysis.report.findings import findings
     from analysis.report.overlay import overlay_data
     from analysis.report.page import write_page
     from analysis.report.pictures import write_pictures
     from logs.store import read_run
 
-    comparison, fitted, ablation = (
-        _read_json(out / f"{name}.json") for name in ("compare", "fit", "ablation")
-    )
+    comparison, fitted, ablation = (read_document(out, name) for name in ("compare", "fit", "ablation"))
     own = [read_run(pair["own"], store) for pair in comparison["pairs"]]
     public = read_run(comparison["public"], store)
     found = findings(comparison, fitted, ablation)
@@ -173,25 +172,6 @@ def _read_csv(path: Path) -> Any:
         raise InputError(f"{path}: no such file") from None
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path}: not a readable CSV table ({error})") from None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(
-            f"{path}: not there; run `maquette {_maker(path)}` with --out {path} first"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: not readable as JSON ({error}); make it anew with `maquette {_maker(path)}`"
-        ) from None
-
-
-def _maker(path: Path) -> str:
-    return {"compare": "compare OWN...", "fit": "fit power-law --runs own/ladder", "ablation": "ablate"}[
-        path.stem
-    ]
 
 
 def _show(title: str, header: list[str], rows: list[list[str]]) -> None:

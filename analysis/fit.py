@@ -279,9 +279,11 @@ def table_points(table: pd.DataFrame, columns: dict[str, str | None], law: Law, 
         where: the table's name, for messages.
 
     Raises:
-        InputError: a column that is not there, a cell that is no positive number (line named), nothing to
+        InputError: no rows, a column that is not there, a cell that is no positive number (line named), nothing to
             compute a variable from.
     """
+    if table.empty:
+        raise InputError(f"{where}: no rows below the header")
     found: dict[str, pd.Series] = {}
     for role in ("n", "d", "flops", "loss", "group"):
         column = columns.get(role)
@@ -315,8 +317,10 @@ def _positive(column: pd.Series, where: str) -> pd.Series:
     numbers = pd.to_numeric(column, errors="coerce").astype("float64")
     bad = np.flatnonzero(~(np.isfinite(numbers) & (numbers > 0)))
     if len(bad):
+        cell = column.iloc[bad[0]]
+        cell = cell.item() if isinstance(cell, np.generic) else cell
         raise InputError(
-            f"{where}, line {bad[0] + 2}: `{column.name}` is {column.iloc[bad[0]]!r}, not a positive number "
+            f"{where}, line {bad[0] + 2}: `{column.name}` is {cell!r}, not a positive number "
             f"({len(bad)} such rows); remove or repair them"
         )
     return numbers

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from experiments.configuration import InputError
+
 ROOT = Path("logs/runs")
 
 app = typer.Typer()
@@ -21,7 +23,10 @@ TokensPerStep = Annotated[int | None, typer.Option(help="For logs that count ste
 
 
 def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
-    """The runs of the catalogue and the stored ones beside it, as `maquette logs list --json` prints them."""
+    """The runs of the catalogue and the stored ones beside it, as `maquette logs list --json` prints them.
+
+    A damaged run is left out and named on stderr.
+    """
     from logs.catalogue import load_catalogue
     from logs.store import list_runs, read_run
 
@@ -45,7 +50,11 @@ def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
     for name in stored:
         if name in load_catalogue():
             continue
-        run = read_run(name, root)
+        try:
+            run = read_run(name, root)
+        except InputError as error:
+            print(f"{name} is not listed: {error}", file=sys.stderr)
+            continue
         rows.append(
             {
                 "name": name,

@@ -22,13 +22,18 @@ def export(run: Run, kind: str, path: Path, raw: bool = False) -> int:
     NaN is `nan`, `NaN` and NaN.
 
     Raises:
-        InputError: an unknown kind.
+        InputError: an unknown kind, or `path` cannot be written.
     """
     if kind not in WRITERS:
         raise InputError(f"cannot export to {kind!r}; choose one of {', '.join(WRITERS)}")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; give the file to write, e.g. --out {path / f'log.{kind}'}")
     rows = run.table if raw else run.lineage()
-    with write_whole(path, "wb") as stream:
-        WRITERS[kind](to_arrow(rows), stream)
+    try:
+        with write_whole(path, "wb") as stream:
+            WRITERS[kind](to_arrow(rows), stream)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
     return len(rows)
 
 

@@ -24,6 +24,8 @@ class Reading:
 
     runs: tuple[Run, ...]
     left_alone: tuple[tuple[str, str], ...] = ()
+    published: frozenset[str] = frozenset()
+    """Names of those runs that were recognised as the public run of that name."""
 
 
 def ingest(
@@ -40,9 +42,17 @@ def ingest(
         tokens_per_step: for logs that count steps only.
 
     Raises:
-        InputError: nothing under `path` is a log that is known here, or one of them is faulty.
+        InputError: nothing under `path` is a log that is known here, one of them is faulty, or another log
+            would be stored under the name of a public run.
     """
     reading = read_logs(path, name, tokens_per_step)
+    for run in reading.runs:
+        public = run.name.split("/")[0]
+        if public in load_catalogue() and run.name not in reading.published:
+            raise InputError(
+                f"{path}: {public} is the name of a public run, and this log is not recognised as that run; "
+                "store it under another name with --as NAME"
+            )
     if name is None:
         for run in reading.runs:
             write_run(run, root)
@@ -78,14 +88,16 @@ def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | 
         reasons = "; ".join(f"{file}: {reason}" for file, reason in left_alone[:3])
         raise InputError(f"{path}: no training log in it ({reasons or 'no files'})")
     alone = len(parts) == 1 and (path.is_file() or "." in parts)  # `path` is the run, not a folder of runs
-    runs = []
+    runs: list[Run] = []
+    published: set[str] = set()
     for found, readings in sorted(parts.items()):
         final = _clean((path if path.is_dir() else path.parent).resolve().name) if found == "." else found
         if name is not None:
             final = name if alone else f"{name}/{final}"
         entry = None if found in by_place else load_catalogue().get(found)
+        published |= {final} if entry and entry.name == final else set()
         runs.append(complete(readings, final, entry, tokens_per_step))
-    return Reading(tuple(runs), tuple(left_alone))
+    return Reading(tuple(runs), tuple(left_alone), frozenset(published))
 
 
 def _read_file(file: Path, path: Path) -> list[tuple[Run, bool]]:

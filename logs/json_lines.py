@@ -67,14 +67,14 @@ def read_json_lines(
 ACTIONS = {
     "broken_line": "not JSON; the line was left out",
     "torn_tail": "the last line was cut off while being written; left out",
-    "no_step": "the line has no whole-number step; left out",
+    "no_step": "the line has no whole-number step from 0 up; left out",
 }
 
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except (json.JSONDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # an integer of thousands of digits is a plain ValueError
         return None
     return row if isinstance(row, dict) else None
 
@@ -82,7 +82,7 @@ def _object(line: str) -> dict[str, Any] | None:
 def _is_step(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return abs(value) < 2**62 and value == int(value)
+    return 0 <= value < 2**62 and value == int(value)
 
 
 def _lines(numbers: list[int]) -> str:

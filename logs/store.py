@@ -56,7 +56,8 @@ def write_run(run: Run, root: Path = ROOT) -> Path:
     """Store `run` as `root/<name>`, replacing what had that name, whole or not at all. Returns its folder.
 
     Raises:
-        InputError: the name cannot name a run, or lies inside another run.
+        InputError: the name cannot name a run, lies inside another run or holds other runs, or the folder
+            cannot be written.
     """
     return write_runs([run], check_name(run.name), root)
 
@@ -65,7 +66,8 @@ def write_runs(runs: Sequence[Run], name: str, root: Path = ROOT) -> Path:
     """Store `runs`, all named `name` or `name/...`, as the only ones there. Returns the folder `root/name`.
 
     Raises:
-        InputError: a name cannot name a run, stands twice, or lies inside another run.
+        InputError: a name cannot name a run, stands twice, or lies inside another run; one run would take
+            the place of a folder of other runs; or the folder cannot be written.
     """
     names = [check_name(run.name) for run in runs]
     for run_name in names:
@@ -75,12 +77,21 @@ def write_runs(runs: Sequence[Run], name: str, root: Path = ROOT) -> Path:
         for parent in parents:
             if parent in names:
                 raise InputError(f"{run_name} would lie inside the run {parent}; choose another name")
-    for above in list(Path(name).parents)[:-1]:
-        if (root / above / "run.json").is_file():
-            raise InputError(f"{name} would lie inside the run {above}; choose another name with --as")
-    with folder_replaced_whole(root / name) as beside:
-        for run in runs:
-            _write(run, beside / Path(run.name).relative_to(name))
+    try:
+        for above in list(Path(name).parents)[:-1]:
+            if (root / above / "run.json").is_file():
+                raise InputError(f"{name} would lie inside the run {above}; choose another name with --as")
+        others = [other for other in list_runs(root) if other.startswith(f"{name}/")]
+        if names == [name] and others:
+            raise InputError(
+                f"{name} holds other runs ({', '.join(others[:3])}{', ...' * (len(others) > 3)}), which one run "
+                f"would replace; choose another name with --as, such as {name}/NAME, or remove {root / name}"
+            )
+        with folder_replaced_whole(root / name) as beside:
+            for run in runs:
+                _write(run, beside / Path(run.name).relative_to(name))
+    except OSError as error:
+        raise InputError(f"{root / name}: cannot be written: {error.strerror or error}") from None
     return root / name
 
 

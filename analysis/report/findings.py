@@ -72,6 +72,8 @@ def ablation_finding(ablation: dict[str, Any]) -> str:
         for domain, effect in m["domains"].items()
         if effect["verdict"] in ("better", "worse")
     ]
+    if all(m["overall"]["interval"] is None for m in ablation["mixtures"]):
+        return f"{text} With one seed the noise between seeds is unknown: no domain can be judged."
     if not clear:
         return f"{text} No single domain differs beyond seed noise after correction for multiple comparisons."
     mixture, domain, effect = max(clear, key=lambda found: abs(found[2]["difference"]))

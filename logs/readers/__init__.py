@@ -58,9 +58,11 @@ def take_sample(path: Path) -> Sample:
 
     Raises:
         InputError: no such file, or it cannot be read.
-        NotALog: an empty file, or a Git-LFS pointer in the place of a file.
+        NotALog: no regular file (reading a pipe would wait for ever), an empty one, or a Git-LFS pointer.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise NotALog(f"{path}: is not a regular file; save the log to a file first")
         with path.open("rb") as stream:
             sample = Sample(path, stream.read(HEAD_BYTES), path.stat().st_size)
     except FileNotFoundError:

@@ -21,8 +21,21 @@ DELIMITERS = (",", "\t", ";")
 
 
 def matches(sample: Sample) -> bool:
-    """Lines most of which have the same number of cells, names in the first, numbers in the second."""
-    return not sample.binary and find_delimiter(sample) is not None
+    """Lines most of which have the same number of cells, names in the first, numbers in the second; or a lone
+    header that names the steps."""
+    return not sample.binary and (find_delimiter(sample) or _lone_header(sample)) is not None
+
+
+def _lone_header(sample: Sample) -> str | None:
+    """The delimiter of a header that counts steps and has nothing below it, or None."""
+    lines = [line for line in sample.lines if line.strip()]
+    if len(lines) != 1 or sample.size > len(sample.head) or lines[0].lstrip()[:1] in "{[":
+        return None
+    for delimiter in DELIMITERS:
+        names = [name.strip().strip('"') for name in lines[0].split(delimiter)]
+        if len(names) > 1 and "step" in canonical_names(list(dict.fromkeys(names))).values():
+            return delimiter
+    return None
 
 
 def find_delimiter(sample: Sample) -> str | None:
@@ -56,9 +69,11 @@ def read(path: Path) -> list[Run]:
     """The table as one run, its name left to whoever ingests it.
 
     Raises:
-        NotALog: no column counts steps.
+        NotALog: no rows, or no column counts steps.
         InputError: not a table that can be read, or no row has a step.
     """
+    if _lone_header(take_sample(path)) is not None:
+        raise NotALog(f"{path}: no rows below the header")
     cells, quirks = _read_cells(path)
     names = canonical_names(cells.column_names)
     if "step" not in names.values():
@@ -90,10 +105,15 @@ def read(path: Path) -> list[Run]:
     table, without_step = _with_whole_steps(pd.DataFrame(columns))
     if without_step:
         quirks.append(
-            Quirk(kind="no_step", count=without_step, where="rows", action="no whole-number step; left out")
+            Quirk(
+                kind="no_step",
+                count=without_step,
+                where="rows",
+                action="no whole-number step from 0 up; left out",
+            )
         )
     if table.empty:
-        raise InputError(f"{path}: no row has a whole number in its step column")
+        raise InputError(f"{path}: no row has a whole number from 0 up in its step column")
     return [
         Run(
             "",
@@ -165,10 +185,10 @@ def _text(cell: object) -> str:
 
 
 def _with_whole_steps(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The rows whose step is a whole number, as a table of the schema, and how many had none."""
+    """The rows whose step is a whole number from 0 up, as a table of the schema, and how many had none."""
     step = rows["step"].to_numpy("float64", na_value=np.nan)
     with np.errstate(invalid="ignore"):
-        whole = np.isfinite(step) & (np.floor(step) == step) & (np.abs(step) < 2**53)
+        whole = np.isfinite(step) & (np.floor(step) == step) & (step >= 0) & (step < 2**53)
     kept = rows[whole].reset_index(drop=True).assign(step=step[whole].astype("int64"))
     for axis in ("tokens", "samples", "wall_time"):
         if axis in kept:

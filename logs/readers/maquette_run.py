@@ -35,6 +35,6 @@ def read_facts(folder: Path) -> RunFacts:
     path = folder / "facts.json"
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from None
     return parse(RunFacts, data, str(path))

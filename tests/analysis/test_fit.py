@@ -212,3 +212,15 @@ def test_results_are_plain_json_and_the_same_each_time():
     points = frame(np.geomspace(1e12, 1e15, 7), [4.0, 3.8, 3.5, 3.4, 3.2, 3.1, 3.0])
     once, again = (json.dumps(fit_law(POWER, points), allow_nan=False) for _ in range(2))
     assert once == again
+
+
+def test_an_empty_table_and_a_negative_cell_are_named_plainly():
+    columns = {"flops": "C", "loss": "L"}
+    with pytest.raises(InputError, match=r"t\.csv: no rows below the header"):
+        table_points(pd.DataFrame({"C": [], "L": []}), columns, find("power-law"), "t.csv")
+    for cell in (-100_000.0, -100_000, float("nan")):
+        table = pd.DataFrame({"C": [1e12, cell], "L": [3.0, 2.0]})
+        with pytest.raises(InputError, match=r"t\.csv, line 3: `C` is (-100000\.0|nan), not a positive"):
+            table_points(table, columns, find("power-law"), "t.csv")
+    with pytest.raises(InputError, match="`L` is -2, not a positive"):
+        table_points(pd.DataFrame({"C": [1e12], "L": [-2]}), columns, find("power-law"), "t.csv")

@@ -10,9 +10,11 @@ from html.parser import HTMLParser
 import pytest
 from typer.testing import CliRunner
 
+from analysis.ablation import ablate
 from analysis.cli import app
 from analysis.compare import compare
-from analysis.report.findings import findings
+from analysis.report.documents import read_document
+from analysis.report.findings import ablation_finding, findings
 from analysis.report.overlay import MOST_POINTS, overlay_data
 from analysis.report.page import write_page
 from experiments.configuration import InputError
@@ -170,3 +172,35 @@ def test_importing_the_command_line_loads_nothing_heavy():
     code = f"import sys, analysis.cli; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["compare", "fit", "ablation"])
+@pytest.mark.parametrize("text", ["{}", "[]", "null", "3", '"text"', "9" * 5000, "{"])
+def test_a_result_of_the_wrong_shape_names_the_command_that_remakes_it(reports, store, tmp_path, name, text):
+    for other in ("compare", "fit", "ablation"):
+        (tmp_path / f"{other}.json").write_bytes((reports / f"{other}.json").read_bytes())
+    (tmp_path / f"{name}.json").write_text(text)
+    with pytest.raises(InputError, match=rf"{name}\.json.*`maquette (compare|fit|ablate).*--out"):
+        run("report", "--out", tmp_path, "--store", store)
+    assert not (tmp_path / "index.html").exists()
+
+
+@pytest.mark.parametrize(("name", "key"), [("compare", "pairs"), ("fit", "points"), ("ablation", "mixtures")])
+def test_a_result_with_one_wrong_part_names_the_part(reports, tmp_path, name, key):
+    document = json.loads((reports / f"{name}.json").read_text())
+    assert read_document(reports, name) == document
+    for wrong in ([], None, [{}], {}, [None]):
+        (tmp_path / f"{name}.json").write_text(json.dumps(document | {key: wrong}))
+        with pytest.raises(InputError, match=f"{name}\\.json: `{key}"):
+            read_document(tmp_path, name)
+
+
+def test_one_seed_judges_no_domain(ablation):
+    by_variant = {}
+    for one in ablation:
+        if one.name.endswith("seed-0"):
+            by_variant[one.name.split("/")[-2]] = {0: one}
+    sentence = ablation_finding(ablate(by_variant, "balanced"))
+    assert "1 seed each" in sentence
+    assert "noise between seeds is unknown: no domain can be judged" in sentence
+    assert "beyond seed noise" not in sentence

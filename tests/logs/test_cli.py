@@ -195,3 +195,68 @@ def test_tables_for_people_name_every_metric_in_full(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["logs", "show", str(PUBLISHED)], catch_exceptions=False)
     assert "eval/paloma_macro_with_drops/loss" in result.stdout
     assert "inherited_history" in result.stdout
+
+
+def invoke(*arguments: str | Path) -> None:
+    CliRunner().invoke(app, ["logs", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_only_the_very_run_takes_the_name_of_a_public_run(runs: Path, tmp_path: Path) -> None:
+    root, log = tmp_path / "store", tmp_path / "marin-535b.csv"
+    grid = PUBLISHED / "marin_ladder_eval_grid.csv"
+    hero = PUBLISHED / "marin_hero_train.csv"
+    log.write_text("step,train/loss\n0,3.5\n1,3.4\n")
+    run_json("ingest", hero, "--as", "marin-535b", "--root", root)
+    before = (root / "marin-535b/log.parquet").read_bytes()
+    for arguments in (
+        [log],
+        [log, "--as", "marin-535b"],
+        [runs, "--as", "marin-535b"],
+        [log, "--as", "marin-d768/x"],
+    ):
+        with pytest.raises(InputError, match=r"is the name of a public run.*--as NAME"):
+            invoke("ingest", *arguments, "--root", root)
+    with pytest.raises(InputError, match="is the name of a public run"):
+        invoke("ingest", grid, "--as", "marin-535b", "--root", root)
+    assert (root / "marin-535b/log.parquet").read_bytes() == before
+    run_json("ingest", log, "--as", "mine", "--root", root)
+    run_json("ingest", hero, "--as", "marin-535b", "--root", root)
+    assert list_runs(root) == ["marin-535b", "mine"]
+
+
+def test_one_run_does_not_take_the_place_of_a_folder_of_runs(runs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    run_json("ingest", runs, "--as", "own", "--root", root)
+    before = list_runs(root)
+    for log in (runs / "ladder/small", runs / "ladder/small/metrics.jsonl"):
+        with pytest.raises(InputError, match="own holds other runs"):
+            invoke("ingest", log, "--as", "own", "--root", root)
+    assert list_runs(root) == before
+    run_json("ingest", runs / "ladder/small", "--as", "own/ladder/small", "--root", root)
+    assert list_runs(root) == before
+
+
+def test_where_nothing_can_be_written_is_named(runs: Path, tmp_path: Path) -> None:
+    root, file = tmp_path / "store", tmp_path / "file"
+    file.write_text("kept")
+    run_json("ingest", runs / "ladder/small", "--root", root)
+    with pytest.raises(InputError, match="is a folder; give the file"):
+        invoke("export", "small", "--to", "csv", "--out", root, "--root", root)
+    for out in (file / "small.csv", Path("/proc/small.csv")):
+        with pytest.raises(InputError, match="cannot be written"):
+            invoke("export", "small", "--to", "csv", "--out", out, "--root", root)
+    for unwritable in (file, file / "store", Path("/proc/store")):
+        with pytest.raises(InputError, match="cannot be written"):
+            invoke("ingest", runs / "ladder/small", "--root", unwritable)
+    assert file.read_text() == "kept"
+
+
+def test_a_damaged_run_does_not_hide_the_others(runs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    run_json("ingest", runs, "--as", "own", "--root", root)
+    (root / "own/ladder/small/log.parquet").write_bytes(b"PAR1 no more")
+    result = CliRunner().invoke(app, ["logs", "list", "--json", "--root", str(root)], catch_exceptions=False)
+    own = [row["name"] for row in json.loads(result.stdout) if not row["public"]]
+    assert own == ["own/ablation/code/seed-0", "own/ladder/medium"]
+    assert "own/ladder/small is not listed" in result.stderr
+    assert "ingest the run again" in result.stderr

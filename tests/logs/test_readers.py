@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -268,3 +269,53 @@ def test_lightning_writes_what_we_read(tmp_path: Path) -> None:
     run = read_one(Path(logger.log_dir) / "metrics.csv")
     assert run.series("train/loss")["value"].tolist() == values
     assert run.series("eval/validation/loss")["step"].tolist() == [4, 9, 14, 19]
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    folder = write_run_folder(tmp_path / "small", TRAINED)
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(InputError, match="not a regular file"):
+        read_logs(folder / "pipe")
+    reading = read_logs(folder)
+    assert [run.name for run in reading.runs] == ["small"]
+    assert any(file.endswith("pipe") and "regular" in reason for file, reason in reading.left_alone)
+
+
+@pytest.mark.parametrize("digits", [400, 5000])
+def test_an_integer_of_thousands_of_digits_is_no_traceback(tmp_path: Path, digits: int) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join([TRAINED[0], f'{{"step": {"9" * digits}}}', TRAINED[3]]))
+    run = read_one(log)
+    assert run.table["step"].tolist() == [0, 2]
+    (quirk,) = [quirk for quirk in run.quirks if quirk.kind in ("broken_line", "no_step")]
+    assert (quirk.count, quirk.where) == (1, "line 2")
+    log.write_text(f'{{"step": {"9" * 5000}}}\n')
+    with pytest.raises(InputError):
+        read_one(log)
+    (tmp_path / "facts.json").write_text(f'{{"tokens_per_step": {"9" * 5000}}}')
+    log.write_text("\n".join(TRAINED))
+    with pytest.raises(InputError, match=r"facts\.json"):
+        read_one(log)
+
+
+@pytest.mark.parametrize("text", ["step,train/loss\n", "step\tloss", '"step";"loss"\r\n\r\n'])
+def test_a_header_without_rows_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "log.csv").write_text(text, newline="")
+    with pytest.raises(InputError, match="no rows below the header"):
+        read_logs(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.csv", "step,loss\n-1,9.0\n0,3.5\n1,3.4\n"),
+        ("log.jsonl", '{"step": -1, "loss": 9.0}\n{"step": 0, "loss": 3.5}\n{"step": 1, "loss": 3.4}\n'),
+    ],
+)
+def test_a_step_below_zero_is_left_out_and_flagged(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    run = read_one(tmp_path / name)
+    assert run.table["step"].tolist() == [0, 1]
+    (quirk,) = run.quirks
+    assert (quirk.kind, quirk.count) == ("no_step", 1)
+    assert "from 0 up" in quirk.action

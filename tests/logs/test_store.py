@@ -125,7 +125,7 @@ def test_a_failure_in_the_last_moment_brings_back_what_was_there(
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", fails_once)
-    with pytest.raises(OSError, match="no space left"):
+    with pytest.raises(InputError, match="no space left"):
         write_run(a_run(values=[1.0]), tmp_path)
     same(read_run("own/small", tmp_path), a_run())
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["small"]

@@ -1,0 +1,134 @@
+"""What the report reads of compare.json, fit.json and ablation.json, checked before anything is drawn."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from experiments.configuration import InputError, parse
+
+Interval = tuple[float, float]
+Table = dict[str, Any]
+
+
+class Pair(BaseModel):
+    """One own run over the public one."""
+
+    own: str
+    shape_distance: float | None
+    interval: Interval | None
+    shape: dict[str, Table]
+    reasons: dict[str, str | None]
+    grad_norm_landmarks: dict[str, Table]
+    schedule: dict[str, Table]
+    ledger: Annotated[list[Table], Field(min_length=1)]
+
+
+class Comparison(BaseModel):
+    """compare.json"""
+
+    public: str
+    metric: str
+    reference_fraction: float | None
+    reference_window: Interval | None
+    pairs: Annotated[list[Pair], Field(min_length=1)]
+
+
+class Parameter(BaseModel):
+    """A fitted parameter with its two intervals."""
+
+    value: float
+    interval: Interval
+    t_interval: Interval
+
+
+class Point(BaseModel):
+    """A run of the ladder: training FLOPs, and loss in the unit of the fit's metric."""
+
+    name: str
+    flops: float
+    loss: float
+    predicted: float
+
+
+class Fit(BaseModel):
+    """fit.json"""
+
+    law: str
+    metric: str | None
+    n_used: int
+    parameters: dict[str, Parameter]
+    identified: dict[str, bool]
+    holdout: Table
+    degrees_of_freedom: int
+    resamples: Table
+    points: Annotated[list[Point], Field(min_length=1)]
+    band: Annotated[list[Table], Field(min_length=1)]
+    source: str
+    warnings: list[str]
+
+
+class Effect(BaseModel):
+    """A difference from the baseline in bits per byte; what one seed cannot tell is null."""
+
+    difference: float
+    interval: Interval | None
+    per_seed: list[float]
+    n: int
+    minimum_detectable: float | None
+    seeds_needed: int | None
+    verdict: str
+
+
+class Mixture(BaseModel):
+    """One mixture against the baseline."""
+
+    mixture: str
+    seeds: Annotated[list[int], Field(min_length=1)]
+    overall: Effect
+    domains: dict[str, Effect]
+    curve: list[Table]
+
+
+class Ablation(BaseModel):
+    """ablation.json"""
+
+    baseline: str
+    domains: list[str]
+    seed_noise: dict[str, Table]
+    mixtures: Annotated[list[Mixture], Field(min_length=1)]
+    warnings: list[str]
+
+
+KINDS: dict[str, tuple[type[BaseModel], str]] = {
+    "compare": (Comparison, "compare OWN..."),
+    "fit": (Fit, "fit power-law --runs own/ladder"),
+    "ablation": (Ablation, "ablate"),
+}
+"""By the name of the file: what must be in it, and the command that makes it."""
+
+
+def read_document(folder: Path, name: str) -> dict[str, Any]:
+    """`folder/<name>.json` as the command wrote it; `name` is one of `KINDS`.
+
+    Raises:
+        InputError: not there, not JSON, or not what the command writes; the command is named.
+    """
+    path = folder / f"{name}.json"
+    model, command = KINDS[name]
+    remake = f"`maquette {command} --out {path}`"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: not there; run {remake} first") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not readable as JSON ({error}); make it anew with {remake}") from None
+    if not isinstance(data, dict):
+        kind = "null" if data is None else type(data).__name__
+        raise InputError(f"{path}: holds {kind} where an object is expected; make it anew with {remake}")
+    try:
+        parse(model, data, str(path))
+    except InputError as error:
+        raise InputError(f"{error}; make it anew with {remake}") from None
+    return data
