@@ -199,12 +199,15 @@ def _trainer(experiment: Experiment, steps: int, run_id: str, state: Path) -> Tr
 
 
 def _wandb(experiment: Experiment, run_id: str, state: Path) -> WandbLogger:
-    """Offline unless the user set WANDB_MODE=online (see `experiments.telemetry`)."""
+    """Offline unless the user set WANDB_MODE=online (see `experiments.telemetry`).
+
+    A resumed run is one more W&B run of the same group: W&B refuses an id that a killed process may still hold.
+    """
     folder = state / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
     return WandbLogger(
         name=experiment.name,
-        id=run_id,
+        group=run_id,
         project="maquette",
         save_dir=folder,
         offline=os.environ.get("WANDB_MODE", "offline") != "online",
