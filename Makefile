@@ -3,6 +3,7 @@
 #   make repro                   the profile that params.yaml names, independent training runs side by side
 #   make repro PROFILE=smoke     another profile: laptop, smoke, gpu or cluster;  JOBS=1 for one run at a time
 #   make test                    the tests;  make lint: linters and type checker;  make check: both
+#   make test-distributed        the tests that train in several processes, minutes more
 #   make setup TORCH=cuda        PyTorch's CUDA build, kept from then on; TORCH=cpu goes back
 #                                (TORCH=cu126 or any other build that `uv pip install --torch-backend` knows)
 
@@ -19,13 +20,16 @@ STAMP := $(VENV)/installed-$(TORCH)
 UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_FIND_LINKS
 
-.PHONY: setup repro test lint check
+.PHONY: setup repro test test-distributed lint check
 
 repro: $(STAMP)
 	@$(BIN)/maquette repro $(if $(PROFILE),--profile $(PROFILE)) $(if $(JOBS),--jobs $(JOBS))
 
 test: $(STAMP)
 	$(BIN)/pytest $(ARGS)
+
+test-distributed: $(STAMP)
+	$(BIN)/pytest -m distributed $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

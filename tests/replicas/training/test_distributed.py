@@ -29,7 +29,10 @@ Rows = list[dict[str, Any]]
 Train = Callable[..., list[int]]
 Describe = Callable[..., Path]
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork, SIGKILL and gloo")
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(sys.platform == "win32", reason="needs fork, SIGKILL and gloo"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -157,6 +157,7 @@ def test_what_cannot_be_exported(run: tuple[Experiment, Path, Load], tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.distributed
 @pytest.mark.skipif(sys.platform == "win32", reason="needs fork and gloo")
 def test_shards_of_two_ranks(
     training: Callable[..., list[int]],
