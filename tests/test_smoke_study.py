@@ -1,4 +1,4 @@
-"""The whole study in the smoke profile, from a copy of the checkout: about two minutes of training and reporting."""
+"""The whole study in the smoke profile, from a copy of the checkout: some minutes of training and reporting."""
 
 import json
 import os
