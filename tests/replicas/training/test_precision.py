@@ -73,15 +73,15 @@ def test_dynamic_loss_scaling_finds_its_scale(
         plugin = MixedPrecision("16-mixed", "cpu", scaler)
         return lightning.Trainer(**{**options, "precision": None, "plugins": [plugin]})
 
-    expected = losses(curve())
+    expected = losses(curve(steps=1))
     monkeypatch.setattr("replicas.training.train.Trainer", scaled)
-    rows = curve(precision="16-mixed", accelerator="auto")
+    rows = curve(steps=24, precision="16-mixed", accelerator="auto")
     refused = [row["optimizer/skipped_steps"] for row in rows if "optimizer/skipped_steps" in row]
     assert refused == list(range(1, len(refused) + 1))
     assert 0 < len(refused) < 8
     assert capsys.readouterr().out.count("skipped: non-finite gradient of ") == len(refused)
     assert losses(rows)[0] == pytest.approx(expected[0], rel=0.01)
-    assert losses(rows)[-1] < losses(rows)[0]
+    assert losses(rows)[-1] < losses(rows)[0] - 0.15  # float32 falls by 0.41; batches differ by up to 0.05
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="needs a machine without a GPU")
