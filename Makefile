@@ -20,6 +20,9 @@ STAMP := $(VENV)/installed-$(TORCH)
 UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 export UV_FIND_LINKS
 
+# The study is many short processes: without bytecode in .venv each would compile PyTorch and Lightning anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup repro test test-distributed lint check
 
 repro: $(STAMP)

@@ -13,6 +13,7 @@ import typer
 
 from experiments.configuration import InputError
 from experiments.orphans import stop_with_parent
+from experiments.preloaded import run_preloaded
 from experiments.telemetry import telemetry_off
 
 COMMAND_LINES = (
@@ -64,6 +65,8 @@ def main() -> None:
     telemetry_off()
     stop_with_parent()
     try:
+        if (code := run_preloaded()) is not None:
+            raise SystemExit(code)
         command_line()()
     except InputError as error:
         if _is_first_process():

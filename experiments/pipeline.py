@@ -70,22 +70,24 @@ def reproduce(study: Path, jobs: int | None = None) -> int:
         if not stale:
             print("everything is up to date: nothing to run", file=sys.stderr)
         else:
-            _check_study()
+            ours = _check_study()
             count = f"{len(stale)} of {len(stages)} stages to bring up to date"
             print(f"{count}: {', '.join(stage.name for stage in stale)}", file=sys.stderr)
-            code = run_stages(stale, jobs or usable_cores())
+            code = run_stages(stale, jobs or usable_cores(), preload=ours and len(stale) > 2)
             if code:
                 return code
     _print_result()
     return 0
 
 
-def _check_study() -> None:
-    """Find what cannot be trained before anything is; nothing to check in a pipeline of someone's own making."""
-    if (Path("experiments") / "profiles").is_dir():
-        from experiments.study import check_study
+def _check_study() -> bool:
+    """Find what cannot be trained before anything is; False for a pipeline of someone's own making."""
+    if not (Path("experiments") / "profiles").is_dir():
+        return False
+    from experiments.study import check_study
 
-        check_study()
+    check_study()
+    return True
 
 
 def survey() -> tuple[list[Stage], list[Stage]]:

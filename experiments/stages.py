@@ -17,6 +17,7 @@ import psutil
 
 from experiments.board import DONE, FAILED, STOPPED, UNCHANGED, Board, board
 from experiments.orphans import RUNNER_PID
+from experiments.preloaded import preloaded
 from experiments.progress import PROGRESS_FILE, read_standing
 from experiments.telemetry import TELEMETRY_OFF
 
@@ -111,10 +112,13 @@ class _Job:
         return int(said[-1]) if said else 1
 
 
-def run_stages(stages: list[Stage], jobs: int) -> int:
+def run_stages(stages: list[Stage], jobs: int, preload: bool = False) -> int:
     """Run `stages`, given in an order that suits their needs, at most `jobs` parallel ones together.
 
     After a failure nothing new starts, and what runs is stopped as by Ctrl-C: it saves, to go on next time.
+
+    Args:
+        preload: whether `maquette` commands are forked from a process that has imported what they need.
 
     Returns 0, or 1 if a stage failed, 2 if it failed over the user's input, 130 if interrupted.
     """
@@ -122,7 +126,7 @@ def run_stages(stages: list[Stage], jobs: int) -> int:
         _PROCESSES.set_forkserver_preload(["__main__", *_WHAT_DVC_IMPORTS])
     waiting, running, done = list(stages), list[_Job](), set[str]()
     code = 0
-    with _interrupts() as interrupts, board(len(stages)) as shown:
+    with preloaded(preload) as forking, _interrupts() as interrupts, board(len(stages)) as shown:
         while running or (waiting and not code):
             for job in [job for job in running if job.process.exitcode is not None]:
                 running.remove(job)
@@ -140,7 +144,7 @@ def run_stages(stages: list[Stage], jobs: int) -> int:
                     job.signal(signal.SIGKILL if len(interrupts) > 1 else signal.SIGINT)
             while not code and (stage := next_stage(waiting, [job.stage for job in running], done, jobs)):
                 waiting.remove(stage)
-                running.append(_start(stage))
+                running.append(_start(stage, forking))
                 shown.started(stage.name)
             _show_progress(running, shown)
             time.sleep(_POLL)
@@ -149,7 +153,7 @@ def run_stages(stages: list[Stage], jobs: int) -> int:
     return code
 
 
-def _start(stage: Stage) -> _Job:
+def _start(stage: Stage, forking: dict[str, str]) -> _Job:
     file_name = stage.name.replace("/", "-")
     log, progress = STATE / "stage-logs" / f"{file_name}.log", STATE / "progress" / f"{file_name}.json"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -162,6 +166,7 @@ def _start(stage: Stage) -> _Job:
         "PYTHONUNBUFFERED": "1",
         PROGRESS_FILE: str(progress.resolve()),
         RUNNER_PID: str(os.getpid()),
+        **forking,
     }
     log.write_bytes(b"")
     process = _PROCESSES.Process(target=_dvc_repro, args=(stage.name, log, environment), daemon=True)

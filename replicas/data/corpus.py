@@ -6,6 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from replicas.data.sources import Source, Sources
 
 MIN_BYTES = 100
 """Documents shorter than this are dropped and counted."""
+
+AT_ONCE = 4
+"""Packages fetched at the same time; each client's start-up and waiting take longer than most transfers."""
 
 FORMAT = 1
 
@@ -124,11 +128,19 @@ def _fetch_all(sources: Sources, downloads: str | Path) -> dict[str | None, Path
     """Every archive once, before anything is built: what is missing is said in the first minute."""
     packages = {s.file: s for listed in sources.domains.values() for s in listed if s.client != "local"}
     archives: dict[str | None, Path] = {}
-    with progress("download", total=len(packages), unit="packages") as advance:
-        for done, (file, source) in enumerate(packages.items()):
-            advance(done, note=source.name)
-            archives[file] = fetch(source, downloads)
-        advance(len(packages))
+    with (
+        progress("download", total=len(packages), unit="packages") as advance,
+        ThreadPoolExecutor(AT_ONCE) as pool,
+    ):
+        advance(0)
+        fetching = [pool.submit(fetch, source, downloads) for source in packages.values()]
+        try:
+            for done, ((file, source), fetched) in enumerate(zip(packages.items(), fetching, strict=True)):
+                archives[file] = fetched.result()
+                advance(done + 1, note=source.name)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)  # what is under way still ends, and is kept
+            raise
     return archives
 
 
