@@ -1,4 +1,4 @@
-"""The whole study in the smoke profile, from a copy of the checkout: some minutes of training and reporting."""
+"""The whole study in the smoke profile, from a copy of the checkout."""
 
 import json
 import os
