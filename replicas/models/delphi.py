@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from experiments.configuration import Config as _Frozen
 from replicas.models.architecture import LanguageModel, ParameterCount, Shrunk, compare_ratios
-from replicas.models.layers import RMSNorm, SwiGLU
+from replicas.models.layers import RMSNorm, SwiGLU, draw_cut_normal
 
 
 class DelphiConfig(_Frozen):
@@ -175,7 +175,7 @@ class Delphi(LanguageModel):
             else:
                 inputs = p.shape[1]
                 sigma = self.config.init_scale / (inputs if "embed" in name else math.sqrt(inputs))
-                nn.init.trunc_normal_(p, std=sigma, a=-3 * sigma, b=3 * sigma, generator=generator)
+                draw_cut_normal(p, sigma, generator)
 
     def forward(self, input_ids: Tensor, segment_ids: Tensor) -> tuple[Tensor, list[Any]]:
         """`input_ids`, `segment_ids` `[batch, seq]` -> logits `[batch, seq, vocab]`, and no routing."""

@@ -73,6 +73,11 @@ def linear_side_by_side(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
     return together.split([layer.out_features for layer in layers], -1)
 
 
+def draw_cut_normal(p: Tensor, sigma: float, generator: torch.Generator) -> None:
+    """Fill `p` in place from sigma * N(0, 1) cut at 3 sigma, by which every published family here draws."""
+    nn.init.trunc_normal_(p, std=sigma, a=-3 * sigma, b=3 * sigma, generator=generator)
+
+
 def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turn the first `2 * cos.shape[-1]` channels of `x` `[batch, seq, heads, head_dim]` in interleaved pairs.
 

@@ -28,7 +28,16 @@ from experiments.configuration import Config as _Frozen
 from replicas.models.architecture import LanguageModel, ParameterCount, Shrunk, compare_ratios
 from replicas.models.expert_products import routed_experts
 from replicas.models.kernels import exclude_self, rms_norm, softmax_and_lse, top_k
-from replicas.models.layers import GatedNorm, RMSNorm, SConv, SwiGLU, linear_side_by_side, rope, sum_of_swiglu
+from replicas.models.layers import (
+    GatedNorm,
+    RMSNorm,
+    SConv,
+    SwiGLU,
+    draw_cut_normal,
+    linear_side_by_side,
+    rope,
+    sum_of_swiglu,
+)
 from replicas.models.quantile_balancing import balanced_bias, quantile_threshold, quantile_threshold_histogram
 
 
@@ -360,7 +369,7 @@ class MarinMoE(LanguageModel):
                 p.zero_()
                 p[0] = 1
             else:
-                nn.init.trunc_normal_(p, std=sigma, a=-3 * sigma, b=3 * sigma, generator=generator)
+                draw_cut_normal(p, sigma, generator)
         for name, b in self.named_buffers():
             if name.endswith("router.bias"):
                 b.zero_()
