@@ -5,15 +5,10 @@ training needs.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from experiments.configuration import InputError, parse
-from replicas.models.delphi import Delphi, DelphiConfig
-from replicas.models.portable import CONFIG, WEIGHTS, load_weights, read_weights, widest
-from replicas.published import load_published
+from replicas.models.delphi import DelphiConfig
 
 _SHAPE: Final = {
     "vocab_size": "vocab_size",
@@ -95,25 +90,3 @@ def config_from_export(
             f"{where}: `rope_type` is {kind!r}; this architecture has 'default' and 'llama3' only"
         )
     return parse(DelphiConfig, fields, where)
-
-
-def load_export(folder: Path, family: DelphiConfig | None = None) -> Delphi:
-    """The model in `folder`, as `maquette export`, a training run, or a release left it; in evaluation mode.
-
-    Args:
-        folder: has `config.json` and the weights, in one `model.safetensors` or several under an index.
-        family: gives what `config.json` leaves out, see `config_from_export`; default: the published 25B run.
-
-    Returns:
-        The model in the widest precision of its tensors, so that none is rounded.
-
-    Raises:
-        InputError: a file is missing or cut short, or is of another architecture or shape.
-    """
-    export, weights = read_weights(folder)
-    config = config_from_export(export, family or load_published("delphi").model, str(folder / CONFIG))
-    with torch.device("meta"):
-        model = Delphi(config)
-    model = model.to(widest(weights)).to_empty(device="cpu")
-    load_weights(model, weights, str(folder / WEIGHTS))
-    return model.eval()

@@ -7,15 +7,10 @@ Source: `marin-community/marin`, `lib/levanter`, the schema-2 export of the 535B
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
-import torch
-
 from experiments.configuration import InputError, parse
-from replicas.models.marin_moe import MarinMoE, MarinMoEConfig
-from replicas.models.portable import CONFIG, WEIGHTS, load_weights, read_weights, widest
-from replicas.published import load_published
+from replicas.models.marin_moe import MarinMoEConfig
 
 _SHAPE: Final = {
     "vocab_size": "vocab_size",
@@ -111,25 +106,3 @@ def config_to_export(config: MarinMoEConfig) -> dict[str, Any]:
         "initializer_range": config.init_scale / math.sqrt(config.d_model),
         "sconv": bool(config.sconv_sites),
     }
-
-
-def load_export(folder: Path, family: MarinMoEConfig | None = None) -> MarinMoE:
-    """The model in `folder`, as `maquette export`, a training run, or a public release left it; in evaluation mode.
-
-    Args:
-        folder: has `config.json` and the weights, in one `model.safetensors` or several under an index.
-        family: gives what `config.json` leaves out, see `config_from_export`; default: the published 535B run.
-
-    Returns:
-        The model in the widest precision of its tensors, so that none is rounded.
-
-    Raises:
-        InputError: a file is missing or cut short, or is of another architecture or shape.
-    """
-    export, weights = read_weights(folder)
-    config = config_from_export(export, family or load_published("marin-535b").model, str(folder / CONFIG))
-    with torch.device("meta"):
-        model = MarinMoE(config)
-    model = model.to(widest(weights)).to_empty(device="cpu")
-    load_weights(model, weights, str(folder / WEIGHTS))
-    return model.eval()

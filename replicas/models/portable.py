@@ -1,7 +1,8 @@
 """Weights in files that other tools read: `model.safetensors` and `config.json` in one folder.
 
 An architecture may say how others name its configuration, in a module `<architecture>_export` with
-`config_to_export(config)`; without one, `config.json` has the fields of its `Config`.
+`config_to_export(config)` and `config_from_export(export, family, where)`; without one, `config.json` has the
+fields of its `Config`.
 """
 
 import importlib
@@ -11,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 import torch
@@ -19,8 +21,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-from experiments.configuration import InputError, write_json
+from experiments.configuration import InputError, parse, write_json
 from replicas.models.architecture import LanguageModel
+from replicas.published import Published
 
 WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
@@ -29,10 +32,51 @@ _INDEX: Final = "model.safetensors.index.json"  # of weights in several files
 
 def export_config(architecture: str, config: Any) -> dict[str, Any]:
     """`config.json` of a model of `replicas.models.<architecture>`, as that family's other tools expect it."""
-    if importlib.util.find_spec(f"replicas.models.{architecture}_export"):
-        export = importlib.import_module(f"replicas.models.{architecture}_export")
-        return export.config_to_export(config)
+    names = _public_names(architecture)
+    if names is not None:
+        return names.config_to_export(config)
     return {"architecture": architecture, **config.model_dump(mode="json")}
+
+
+def _public_names(architecture: str) -> ModuleType | None:
+    """The module that says how others name the configuration of `replicas.models.<architecture>`, if any."""
+    module = f"replicas.models.{architecture}_export"
+    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+
+
+def load_export(folder: Path, published: Published, family: Any = None) -> LanguageModel:
+    """The model in `folder`, as `maquette export`, a training run, or a release left it; in evaluation mode.
+
+    Args:
+        folder: has `config.json` and the weights, in one `model.safetensors` or several under an index.
+        published: a run of the model's architecture.
+        family: gives what `config.json` leaves out, see `config_from_export`; default: as published.
+
+    Returns:
+        The model in the widest precision of its tensors, so that none is rounded.
+
+    Raises:
+        InputError: a file is missing or cut short, or is of another architecture or shape.
+    """
+    export, weights = read_weights(folder)
+    config = _model_config(export, published, family or published.model, str(folder / CONFIG))
+    with torch.device("meta"):
+        model: LanguageModel = published.architecture.Model(config)
+    model = model.to(widest(weights)).to_empty(device="cpu")
+    load_weights(model, weights, str(folder / WEIGHTS))
+    return model.eval()
+
+
+def _model_config(export: dict[str, Any], published: Published, family: Any, where: str) -> Any:
+    """What `export_config` made `export` of."""
+    architecture = published.architecture.__name__.rsplit(".", 1)[1]
+    names = _public_names(architecture)
+    if names is not None:
+        return names.config_from_export(export, family, where)
+    if export.get("architecture") != architecture:
+        raise InputError(f"{where}: `architecture` is {export.get('architecture')!r}, not {architecture!r}")
+    fields = {key: value for key, value in export.items() if key not in ("architecture", "dtype")}
+    return parse(published.architecture.Config, fields, where)
 
 
 def write_weights(folder: Path, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:

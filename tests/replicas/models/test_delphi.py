@@ -17,8 +17,8 @@ from replicas.models.delphi import (
     shrink,
     train_flops_per_token,
 )
-from replicas.models.delphi_export import config_from_export, config_to_export, load_export
-from replicas.models.portable import write_weights
+from replicas.models.delphi_export import config_from_export, config_to_export
+from replicas.models.portable import load_export, write_weights
 from replicas.published import load_published
 
 LLAMA3 = {"rope_factor": 8.0, "rope_low_frequency": 1.0, "rope_high_frequency": 4.0}
@@ -218,7 +218,7 @@ def test_what_transformers_writes_is_loaded(published: Config, tmp_path: Path) -
     theirs = peer(config).bfloat16()
     theirs.save_pretrained(tmp_path, max_shard_size="10KB")
     assert (tmp_path / "model.safetensors.index.json").exists()
-    loaded = load_export(tmp_path)
+    loaded = load_export(tmp_path, load_published("delphi"))
     assert loaded.config == config
     state = loaded.state_dict()
     assert state.keys() == theirs.state_dict().keys()

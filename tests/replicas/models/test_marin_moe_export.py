@@ -1,7 +1,9 @@
 """Configurations and weights under the public export's names, both ways."""
 
+import dataclasses
 import json
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,8 @@ from hypothesis import strategies as st
 from experiments.configuration import InputError
 from replicas.models.delphi_export import config_to_export as delphi_to_export
 from replicas.models.marin_moe import MarinMoE, MarinMoEConfig
-from replicas.models.marin_moe_export import config_from_export, config_to_export, load_export
-from replicas.models.portable import export_config, load_weights, read_weights, write_weights
+from replicas.models.marin_moe_export import config_from_export, config_to_export
+from replicas.models.portable import export_config, load_export, load_weights, read_weights, write_weights
 from replicas.published import load_published
 
 PUBLISHED = {
@@ -157,6 +159,7 @@ def test_weights_are_taken_over_whole_or_not_at_all(small: MarinMoEConfig) -> No
     assert all(torch.equal(tensor, weights[name].float()) for name, tensor in model.state_dict().items())
 
 
+RUN = load_published("marin-535b")
 GOLDEN = Path(__file__).parents[2] / "golden" / "golden_block.npz"
 
 
@@ -172,7 +175,7 @@ def write_golden(folder: Path) -> dict[str, torch.Tensor]:
 def test_a_checkpoint_written_elsewhere_goes_through_unchanged(tmp_path: Path) -> None:
     """The published code's weights: loaded, written again, byte for byte the same file."""
     weights = write_golden(tmp_path / "theirs")
-    model = load_export(tmp_path / "theirs")
+    model = load_export(tmp_path / "theirs", RUN)
     assert not model.training  # nothing is dropped
     write_weights(tmp_path / "ours", config_to_export(model.config), model.state_dict())
     assert (tmp_path / "ours" / "model.safetensors").read_bytes() == (
@@ -184,7 +187,7 @@ def test_a_checkpoint_written_elsewhere_goes_through_unchanged(tmp_path: Path) -
     for name, tensor in weights.items():
         assert again[name].dtype == tensor.dtype == torch.float32
         assert torch.equal(again[name], tensor), name
-    assert load_export(tmp_path / "ours").config == model.config
+    assert load_export(tmp_path / "ours", RUN).config == model.config
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -193,7 +196,7 @@ def test_the_precision_of_the_file_is_kept(small: MarinMoEConfig, tmp_path: Path
     model.initialise(0)
     model = model.to(dtype)
     write_weights(tmp_path, config_to_export(small), model.state_dict())
-    loaded = load_export(tmp_path, family=small)
+    loaded = load_export(tmp_path, RUN, family=small)
     assert loaded.config == small
     for name, tensor in model.state_dict().items():
         assert loaded.state_dict()[name].dtype == dtype
@@ -206,7 +209,7 @@ def test_mixed_precision_is_not_rounded(small: MarinMoEConfig, tmp_path: Path) -
     model.initialise(0)
     weights = {n: t if "router" in n else t.bfloat16() for n, t in model.state_dict().items()}
     write_weights(tmp_path, config_to_export(small), weights)
-    loaded = load_export(tmp_path, family=small).state_dict()
+    loaded = load_export(tmp_path, RUN, family=small).state_dict()
     assert {tensor.dtype for tensor in loaded.values()} == {torch.float32}
     assert all(torch.equal(loaded[name], tensor.float()) for name, tensor in weights.items())
 
@@ -223,14 +226,14 @@ def test_weights_in_several_files(tmp_path: Path) -> None:
         (tmp_path / "part" / "model.safetensors").rename(tmp_path / part)
         weight_map |= dict.fromkeys(some, part)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
-    loaded = load_export(tmp_path).state_dict()
+    loaded = load_export(tmp_path, RUN).state_dict()
     assert all(torch.equal(loaded[name], tensor) for name, tensor in weights.items())
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(InputError, match=r"model-00002-of-00002.safetensors: no such file"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../secret"}}))
     with pytest.raises(InputError, match="`weight_map` must name files of this folder"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
 
 
 def test_a_faulty_folder_is_one_clear_error(tmp_path: Path) -> None:
@@ -240,26 +243,40 @@ def test_a_faulty_folder_is_one_clear_error(tmp_path: Path) -> None:
     for length in (0, 7, 100, len(whole) - 1):
         (tmp_path / "model.safetensors").write_bytes(whole[:length])
         with pytest.raises(InputError, match=r"model.safetensors: cut short or no safetensors file"):
-            load_export(tmp_path)
+            load_export(tmp_path, RUN)
     lacking = {name: tensor for name, tensor in weights.items() if name != "lm_head.weight"}
     write_weights(tmp_path, config, lacking)
     with pytest.raises(InputError, match=r"model.safetensors: lacks tensor `lm_head.weight`"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
     write_weights(tmp_path, delphi_to_export(load_published("delphi").model), weights)
     with pytest.raises(InputError, match=r"config.json: `architectures` is .'Qwen3ForCausalLM'.; this arch"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match=r"config.json: not valid JSON"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(InputError, match=r"config.json: expected a JSON object, found list"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
     (tmp_path / "config.json").unlink()
     with pytest.raises(InputError, match=r"config.json: no such file"):
-        load_export(tmp_path)
+        load_export(tmp_path, RUN)
 
 
-def test_a_family_without_public_names_exports_its_own(small: MarinMoEConfig) -> None:
+def test_a_family_without_public_names_exports_its_own(small: MarinMoEConfig, tmp_path: Path) -> None:
     assert export_config("marin_moe", small) == config_to_export(small)
     fields = small.model_dump(mode="json")
     assert export_config("another", small) == {"architecture": "another", **fields}
+    module = ModuleType("replicas.models.another")
+    module.Config, module.Model = MarinMoEConfig, MarinMoE  # type: ignore[attr-defined]
+    another = dataclasses.replace(RUN, architecture=module)
+    model = MarinMoE(small)
+    model.initialise(0)
+    write_weights(tmp_path, export_config("another", small), model.state_dict())
+    loaded = load_export(tmp_path, another)
+    assert loaded.config == small
+    assert all(torch.equal(loaded.state_dict()[name], t) for name, t in model.state_dict().items())
+    with pytest.raises(InputError, match=r"config.json: no `hidden_size`"):
+        load_export(tmp_path, RUN)
+    write_weights(tmp_path, config_to_export(small), model.state_dict())
+    with pytest.raises(InputError, match=r"config.json: `architecture` is None, not 'another'"):
+        load_export(tmp_path, another)

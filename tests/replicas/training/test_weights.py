@@ -19,20 +19,15 @@ from experiments.configuration import InputError
 from replicas.cli import app
 from replicas.data.mixture import PackedMixture
 from replicas.data.shards import open_shards
-from replicas.models import delphi_export, marin_moe_export
-from replicas.models.architecture import LanguageModel
-from replicas.models.portable import read_weights
+from replicas.models.portable import load_export, read_weights
+from replicas.published import Published, load_published
 from replicas.training.checkpoints import ResumeCheckpoints
 from replicas.training.evaluation import evaluate
 from replicas.training.experiment import Experiment
 from replicas.training.export import export
 from replicas.training.train import train
 
-Load = Callable[[Path], LanguageModel]
-RUNS: dict[str, tuple[Load, dict[str, Any]]] = {
-    "marin-535b": (marin_moe_export.load_export, {}),
-    "delphi": (delphi_export.load_export, {"shape": {"n_layers": 2}}),
-}
+RUNS: dict[str, dict[str, Any]] = {"marin-535b": {}, "delphi": {"shape": {"n_layers": 2}}}
 
 
 @pytest.fixture(scope="module", params=RUNS)
@@ -41,20 +36,19 @@ def run(
     shards_folder: Path,
     tiny: Callable[..., Experiment],
     tmp_path_factory: pytest.TempPathFactory,
-) -> tuple[Experiment, Path, Load]:
-    """A finished run of twelve steps, and how its weights are loaded."""
-    load, fields = RUNS[request.param]
+) -> tuple[Experiment, Path, Published]:
+    """A finished run of twelve steps, and what it is a shrunk copy of."""
     folder = tmp_path_factory.mktemp(request.param)
-    experiment = tiny(public_run=request.param, tokens=12 * 4 * 32, **fields)
+    experiment = tiny(public_run=request.param, tokens=12 * 4 * 32, **RUNS[request.param])
     train(experiment, shards_folder, folder / "run", folder / "state")
-    return experiment, folder / "run", load
+    return experiment, folder / "run", load_published(request.param)
 
 
 def test_the_kept_weights_are_those_of_the_last_evaluation(
-    run: tuple[Experiment, Path, Load], shards_folder: Path
+    run: tuple[Experiment, Path, Published], shards_folder: Path
 ) -> None:
-    experiment, folder, load = run
-    model, shards = load(folder), open_shards(shards_folder)
+    experiment, folder, published = run
+    model, shards = load_export(folder, published), open_shards(shards_folder)
     mixture = PackedMixture(shards, experiment.mixture, experiment.seq_len, experiment.batch_sequences, 0)
     batches = {
         domain: list(mixture.evaluation_batches(domain, 4, experiment.batch_sequences))
@@ -69,8 +63,8 @@ def test_the_kept_weights_are_those_of_the_last_evaluation(
     assert losses[-1] < losses[0]
 
 
-def test_facts_of_either_family(run: tuple[Experiment, Path, Load]) -> None:
-    experiment, folder, load = run
+def test_facts_of_either_family(run: tuple[Experiment, Path, Published]) -> None:
+    experiment, folder, published = run
     facts = json.loads((folder / "facts.json").read_text())
     dense = experiment.public_run == "delphi"
     assert facts["architecture"] == ("delphi" if dense else "marin_moe")
@@ -78,11 +72,11 @@ def test_facts_of_either_family(run: tuple[Experiment, Path, Load]) -> None:
     assert facts["drops_in_training"] is not dense
     assert facts["schedule"]["shape"] == ("wsd" if dense else "linear")
     if dense:
-        assert facts["params_total"] == sum(p.numel() for p in load(folder).parameters())
+        assert facts["params_total"] == sum(p.numel() for p in load_export(folder, published).parameters())
 
 
-def test_export_of_a_run_folder(run: tuple[Experiment, Path, Load], tmp_path: Path) -> None:
-    _, folder, load = run
+def test_export_of_a_run_folder(run: tuple[Experiment, Path, Published], tmp_path: Path) -> None:
+    _, folder, published = run
     result = CliRunner().invoke(app, ["export", str(folder), "--out", str(tmp_path / "out"), "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
@@ -91,12 +85,14 @@ def test_export_of_a_run_folder(run: tuple[Experiment, Path, Load], tmp_path: Pa
     assert names == {"model.safetensors", "config.json"}
     for name in names:
         assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
-    assert document["parameters"] == sum(t.numel() for t in load(tmp_path / "out").state_dict().values())
+    assert document["parameters"] == sum(
+        t.numel() for t in load_export(tmp_path / "out", published).state_dict().values()
+    )
 
 
 @pytest.fixture
 def checkpoint(
-    run: tuple[Experiment, Path, Load],
+    run: tuple[Experiment, Path, Published],
     shards_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -116,7 +112,9 @@ def checkpoint(
     return aside
 
 
-def test_export_of_a_checkpoint(run: tuple[Experiment, Path, Load], checkpoint: Path, tmp_path: Path) -> None:
+def test_export_of_a_checkpoint(
+    run: tuple[Experiment, Path, Published], checkpoint: Path, tmp_path: Path
+) -> None:
     """The same run's last step: the same files to the byte."""
     export(checkpoint, tmp_path / "out")
     for name in ("model.safetensors", "config.json"):
@@ -132,7 +130,7 @@ def test_export_of_a_checkpoint(run: tuple[Experiment, Path, Load], checkpoint: 
     assert not (tmp_path / "other").exists()
 
 
-def test_what_cannot_be_exported(run: tuple[Experiment, Path, Load], tmp_path: Path) -> None:
+def test_what_cannot_be_exported(run: tuple[Experiment, Path, Published], tmp_path: Path) -> None:
     _, folder, _ = run
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").touch()
@@ -186,7 +184,7 @@ def test_shards_of_two_ranks(
     stored = {"state_dict": {f"model.{name}": torch.zeros_like(tensor) for name, tensor in found.items()}}
     dcp.load(stored, checkpoint_id=saved()[-1], no_dist=True)
     assert all(torch.equal(tensor, stored["state_dict"][f"model.{name}"]) for name, tensor in found.items())
-    assert delphi_export.load_export(tmp_path / "exported").config.n_layers == 2
+    assert load_export(tmp_path / "exported", load_published("delphi")).config.n_layers == 2
 
     describe(60.0)
     assert training(sharded, ranks=2) == [0, 0], (sharded / "output.txt").read_text()
