@@ -74,12 +74,12 @@ def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".
     resume = state / "checkpoints" / fingerprint(experiment, data.version)
     resume.mkdir(parents=True, exist_ok=True)
     use_threads(experiment.machine.threads)
-    trainer = _trainer(experiment, planned.steps, resume.name, state)
+    trainer = _trainer(experiment, planned.steps, state)
     checkpoint = newest_checkpoint(resume, tell=trainer.is_global_zero)
     first_step = finished_steps(checkpoint) if checkpoint else 0
     rows = resume / "metrics.jsonl"
     try:
-        with _recording(trainer, experiment, planned.steps, rows, first_step) as write:
+        with _recording(trainer, experiment, planned.steps, rows, first_step, state) as write:
             weights = _fit(trainer, experiment, published, planned, mixture, resume, checkpoint, write)
     except TrainingInterrupted as stopped:
         if not trainer.is_global_zero:
@@ -95,12 +95,13 @@ def train(experiment: Experiment, shards: Path, out: Path, state: Path = Path(".
 
 @contextmanager
 def _recording(
-    trainer: Trainer, experiment: Experiment, steps: int, path: Path, first_step: int
+    trainer: Trainer, experiment: Experiment, steps: int, path: Path, first_step: int, state: Path
 ) -> Iterator[Callable[[Rows], None]]:
     """What takes finished rows: on rank 0 the row log at `path`, W&B and the progress bar, elsewhere nothing."""
     if not trainer.is_global_zero:
         yield lambda rows: None
         return
+    logger = _wandb(experiment, path.parent.name, state)
     metrics = MetricLog(path, first_step)
     try:
         with progress(f"train {experiment.name}", steps, "steps", start=first_step) as advance:
@@ -108,12 +109,13 @@ def _recording(
             def write(rows: Rows) -> None:
                 metrics.write(rows)
                 for row in rows:
-                    trainer.loggers[0].log_metrics(row, step=row["step"])
+                    logger.log_metrics(row, step=row["step"])
                 trained = [row for row in rows if "train/loss" in row]
                 if trained:
                     advance(trained[-1]["step"] + 1, note=f"loss {trained[-1]['train/loss']:.3f}")
 
             yield write
+        logger.experiment.finish()
     finally:
         metrics.close()
 
@@ -165,12 +167,10 @@ def _fit(
             checkpoint = as_needed(checkpoint, Path(beside) / checkpoint.name)
         trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=False)
         module.flush()
-    wandb: Any = trainer.loggers[0]
-    wandb.experiment.finish()
     return whole_weights(model)
 
 
-def _trainer(experiment: Experiment, steps: int, run_id: str, state: Path) -> Trainer:
+def _trainer(experiment: Experiment, steps: int, state: Path) -> Trainer:
     machine = experiment.machine
     # FSDP's own policy computes in bfloat16; Lightning's bf16-true would have no float32 masters
     precision = "32-true" if machine.precision == "bf16-true" else machine.precision
@@ -183,7 +183,7 @@ def _trainer(experiment: Experiment, steps: int, run_id: str, state: Path) -> Tr
             plugins=cluster(machine),
             precision=precision,
             max_steps=steps,
-            logger=_wandb(experiment, run_id, state),
+            logger=False,  # `_recording` has it, on rank 0
             default_root_dir=state,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -198,21 +198,39 @@ def _trainer(experiment: Experiment, steps: int, run_id: str, state: Path) -> Tr
     return trainer
 
 
-def _wandb(experiment: Experiment, run_id: str, state: Path) -> WandbLogger:
-    """Offline unless the user set WANDB_MODE=online (see `experiments.telemetry`).
+def _wandb(experiment: Experiment, group: str, state: Path) -> WandbLogger:
+    """The logger of a new W&B run: offline unless the user set WANDB_MODE (see `experiments.telemetry`).
 
     A resumed run is one more W&B run of the same group: W&B refuses an id that a killed process may still hold.
+    The run is made here because Lightning would pass a setting that W&B warns of at every training.
+
+    Raises:
+        InputError: WANDB_MODE is no mode, or is online where W&B knows no login or cannot be reached.
     """
+    import wandb
+
+    mode: Any = os.environ.get("WANDB_MODE", "offline")
+    if mode not in ("offline", "online", "disabled"):
+        raise InputError(f"WANDB_MODE={mode}: choose offline, online or disabled")
     folder = state / "wandb"
     folder.mkdir(parents=True, exist_ok=True)
-    return WandbLogger(
-        name=experiment.name,
-        group=run_id,
-        project="maquette",
-        save_dir=folder,
-        offline=os.environ.get("WANDB_MODE", "offline") != "online",
-        config=experiment.model_dump(),
-    )
+    try:
+        run = wandb.init(
+            project="maquette",
+            name=experiment.name,
+            group=group,
+            dir=folder,
+            config=experiment.model_dump(),
+            mode=mode,
+        )
+    except (wandb.Error, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(
+            f"W&B in WANDB_MODE={mode}: {reason}; `wandb login`, or WANDB_MODE=offline"
+        ) from None
+    run.define_metric("trainer/global_step")
+    run.define_metric("*", step_metric="trainer/global_step", step_sync=True)
+    return WandbLogger(experiment=run)
 
 
 def _leave_run_folder(
