@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -53,6 +54,33 @@ def test_the_users_mistake_is_one_line_on_standard_error(
 def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ZeroDivisionError):
         exit_code(monkeypatch, ZeroDivisionError())
+
+
+INTERRUPTED = "os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
+
+
+@pytest.mark.parametrize("before", [signal.default_int_handler, signal.SIG_IGN], ids=["heeded", "ignored"])
+@pytest.mark.parametrize("body", ["import hostile", INTERRUPTED], ids=["in an import", "at work"])
+def test_an_interrupted_command_ends_without_a_word(tmp_path: Path, body: str, before: Any) -> None:
+    """Libraries answer an interruption of their import with errors of their own; a script's `&` has it ignored."""
+    (tmp_path / "hostile.py").write_text(
+        f"import os, signal, time\ntry:\n    {INTERRUPTED}\nexcept BaseException:\n    raise RecursionError\n"
+    )
+    (tmp_path / "ours.py").write_text(
+        f"import os, signal, time, typer\napp = typer.Typer()\n@app.command()\ndef work():\n    {body}\n"
+    )
+    code = (
+        "import maquette, sys; maquette.COMMAND_LINES = ('ours',); sys.argv[1:] = ['work']; maquette.main()"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(maquette.__file__).parent}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, before),
+    )
+    assert (run.returncode, run.stdout, run.stderr) == (130, "", "")
 
 
 def test_a_reader_that_stops_reading_is_no_error() -> None:
