@@ -50,10 +50,16 @@ def compare(own: list[Run], public: Run) -> dict[str, Any]:
     """Compare each of `own` with `public`: the `pairs` of `maquette compare --json`.
 
     Raises:
-        InputError: no run is given, or the runs have no loss in common.
+        InputError: no run is given, one is given twice, or the runs have no loss in common.
     """
     if not own:
         raise InputError("give at least one own run to compare")
+    seen = {public.name}
+    for run in own:
+        if run.name in seen:
+            twice = "both own and public" if run.name == public.name else "twice"
+            raise InputError(f"{run.name} is given {twice}; a comparison needs different runs")
+        seen.add(run.name)
     metric = shared_loss([*own, public])
     reference = common_reference([*own, public], metric, "fraction")
     return {

@@ -4,12 +4,15 @@ The stages of dvc.yaml and `maquette train ladder/small` both read runs from her
 """
 
 import re
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from experiments.configuration import Config, InputError, load, parse
+from logs.catalogue import FOLDER as CATALOGUE
+from replicas.published import published_runs
 from replicas.training.experiment import Evaluation, Experiment, Machine, plan_experiment
 
 Rung = Literal["small", "medium", "large"]
@@ -160,7 +163,8 @@ def load_study(folder: Path = Path()) -> Study:
     """The study of `folder`.
 
     Raises:
-        InputError: a file is missing, has an unknown key or an impossible value, or names an unknown profile.
+        InputError: a file is missing, has an unknown key or an impossible value, or names an unknown profile or
+            public run.
     """
     params = load(folder / "params.yaml", Params)
     known = {path.stem: path for path in sorted((folder / PROFILES).glob("*.yaml"))}
@@ -168,7 +172,25 @@ def load_study(folder: Path = Path()) -> Study:
         raise InputError(
             f"{folder / 'params.yaml'}: `profile`: no profile {params.profile!r}; there are {', '.join(known)}"
         )
+    _check_public_run(params.public_run, folder / "params.yaml")
     return Study(params=params, profile=load(known[params.profile], Profile))
+
+
+def _check_public_run(name: str, where: Path) -> None:
+    """A study trains by the run's configuration and compares with its log, so it needs both.
+
+    Only names are looked at: this is checked by every stage, and before dvc.yaml's later ones put the name into
+    paths and commands.
+    """
+    usable = sorted(set(published_runs()) & {path.stem for path in CATALOGUE.glob("*.yaml")})
+    if name in usable:
+        return
+    close = get_close_matches(name, usable, n=1)
+    hint = f"did you mean `{close[0]}`? " if close else ""
+    raise InputError(
+        f"{where}: `public_run`: no run {name!r} with both a published configuration and a public log; {hint}"
+        f"there are {', '.join(usable)}"
+    )
 
 
 def check_study(folder: Path = Path()) -> Study:

@@ -181,6 +181,14 @@ def test_runs_without_a_common_loss_are_refused(make_run):
         )
 
 
+def test_a_run_is_not_compared_with_itself(make_run):
+    own, public = curve(make_run, "own", falling()), curve(make_run, "public", falling())
+    with pytest.raises(InputError, match="public is given both own and public"):
+        compare([own, public], public)
+    with pytest.raises(InputError, match="own is given twice"):
+        compare([own, own], public)
+
+
 def test_the_ledger_tells_same_different_and_unknown_apart(ladder, marin):
     rows = {row["aspect"]: row for row in ledger(ladder[0], marin)}
     assert set(rows) == {aspect.name for aspect in ASPECTS}

@@ -53,6 +53,20 @@ def test_the_laptop_ladder_stays_below_the_published_widths_and_trains_long_enou
     ("file", "old", "new", "said"),
     [
         ("params.yaml", "profile: laptop", "profile: lapdog", "no profile 'lapdog'; there are cluster, gpu"),
+        ("params.yaml", "public_run: marin-535b", "public_run: marin", "did you mean `marin-535b`"),
+        (
+            "params.yaml",
+            "public_run: marin-535b",
+            "public_run: delphi",
+            "`public_run`: no run 'delphi' with both",
+        ),
+        ("params.yaml", "public_run: marin-535b", "public_run: marin-d768", "there are marin-535b"),
+        (
+            "params.yaml",
+            "public_run: marin-535b",
+            "public_run: 'x; touch y'",
+            "`public_run`: no run 'x; touch y'",
+        ),
         ("params.yaml", "code: 0.6", "code: 0.7", "'code-heavy' must sum to 1, not 1.1"),
         ("params.yaml", "code: 0.6", "code: -0.6", "'code-heavy' may not be negative"),
         ("params.yaml", "  prose-heavy: {", "  a;touch b: {}\n  prose-heavy: {", "use small letters"),
@@ -77,7 +91,6 @@ def test_a_mistake_names_its_file_and_key(folder, file, old, new, said):
     ("file", "old", "new", "said"),
     [
         ("params.yaml", "code: 0.6", "codez: 0.6", "no domain 'codez' in experiments/sources.yaml"),
-        ("params.yaml", "public_run: marin-535b", "public_run: marin", "did you mean `marin-535b`"),
         ("experiments/profiles/laptop.yaml", "width: 32,", "width: 17,", "run ladder/small"),
         (
             "experiments/profiles/laptop.yaml",
