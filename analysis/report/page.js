@@ -15,6 +15,9 @@ const signed = (value, digits) => (value >= 0 ? "+" : "−") + Math.abs(value).t
 /* An axis title in lines of about 30 characters where the screen is narrow. */
 const wrapped = (title) => narrow() ? title.replace(/(.{1,30})(\s|$)/g, "$1<br>").replace(/<br>$/, "") : title;
 
+/* So few that a log axis is labelled at 1, 2 and 5 of each decade, or at decades alone: all nine run into each other. */
+const logTicks = () => narrow() ? 3 : 5;
+
 function baseLayout(extra) {
   const axis = {
     gridcolor: css("--line"), linecolor: css("--line"), zeroline: false, ticks: "outside", tickcolor: css("--line"),
@@ -120,7 +123,7 @@ function drawOverlay() {
   const measure = overlay.measures[view.y];
   draw("overlay", traces, {
     xaxis: { title: { text: wrapped(overlay.axes[view.x].label) }, type: view.logx, range: startRange(view),
-             tickformat: view.x === "fraction" ? "~%" : undefined, dtick: narrow() && view.logx === "log" ? 1 : undefined },
+             tickformat: view.x === "fraction" ? "~%" : undefined, nticks: view.logx === "log" ? logTicks() : 0 },
     yaxis: { title: { text: measure.label }, type: measure.log ? "log" : "linear", dtick: null, nticks: 7, tickformat: "~g", range: startHeight(view) },
     yaxis2: { overlaying: "y", range: [0, 1], visible: false, fixedrange: true },
     shapes, annotations, uirevision: `${view.x} ${view.logx} ${view.y}`,
@@ -182,7 +185,7 @@ function drawLadder() {
                   hovertemplate: `predicted from the smaller runs %{y:.4f}<br>error ${signed(100 * held.relative_error, 2)} %<extra></extra>` });
   }
   draw("ladder", traces, {
-    xaxis: { title: { text: wrapped("active training FLOPs (without the LM head)") }, type: "log", dtick: narrow() ? 1 : undefined },
+    xaxis: { title: { text: wrapped("active training FLOPs (without the LM head)") }, type: "log", nticks: logTicks() },
     yaxis: { title: { text: wrapped(fit.loss_label) }, type: "log", nticks: 7, tickformat: "~g",
              range: [Math.log10(Math.min(...losses) - .6 * spread), Math.log10(Math.max(...losses) + .6 * spread)] },
   });

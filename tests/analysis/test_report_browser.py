@@ -188,3 +188,23 @@ def test_text_stands_out_from_the_paper_in_both_schemes(opened):
     for text in colours[:-1]:
         light, dark = sorted([luminance(text), paper], reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [{"viewport": {"width": 360, "height": 740}}, {"viewport": {"width": 1280, "height": 900}}],
+    indirect=True,
+)
+def test_no_two_labels_of_an_axis_run_into_each_other(opened):
+    """In every view of the overlay, and in the other figures as they open."""
+    into_each_other = """() => [...document.querySelectorAll('.js-plotly-plot')].flatMap(figure => {
+        const boxes = [...figure.querySelectorAll('.xtick text')].map(t => t.getBoundingClientRect());
+        boxes.sort((a, b) => a.left - b.left);
+        return boxes.slice(1).filter((box, i) => box.left < boxes[i].right).map(() => figure.id);
+    })"""
+    for x in ("tokens", "step", "flops", "tokens_per_parameter", "fraction"):
+        for scale in ("linear", "log"):
+            press(opened, "overlay", "x", x)
+            press(opened, "overlay", "logx", scale)
+            assert opened.evaluate(into_each_other) == [], (x, scale)
+            assert opened.locator("#overlay .xtick text").count() > 1
