@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,17 @@ from pydantic import Field
 from experiments.configuration import Config, InputError, load, parse, read_yaml, write_json, write_whole
 
 KEYS = st.text("abcdefghij_", min_size=1, max_size=8).filter(lambda key: key.strip("_") != "")
+UNQUOTED_NUMBER = re.compile(
+    r"[-+]?\d+[eE][-+]?\d+"
+)  # to YAML 1.2, which is read; 1.1, which is written, calls it text
 SCALARS = (
     st.none()
     | st.booleans()
     | st.integers(-(10**18), 10**18)
     | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Co", "Cn")), max_size=20)
+    | st.text(
+        st.characters(min_codepoint=32, exclude_categories=("Cs", "Cc", "Co", "Cn")), max_size=20
+    ).filter(lambda text: not UNQUOTED_NUMBER.fullmatch(text))
 )
 DOCUMENTS = st.dictionaries(
     KEYS,
