@@ -91,8 +91,12 @@ def parse(model: type[C], data: Any, where: str) -> C:
     try:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
-        faults = "; ".join(_fault(model, e) for e in error.errors(include_url=False))
-        raise InputError(f"{where}: {faults}") from None
+        errors = error.errors(include_url=False)
+        inside = {
+            e["loc"][:-1] for e in errors
+        }  # a list is also called too short if one of its items is wrong
+        faults = [_fault(model, e) for e in errors if e["type"] != "too_short" or e["loc"] not in inside]
+        raise InputError(f"{where}: {'; '.join(faults)}") from None
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{where}: not plain keys and values: {error}") from None
 

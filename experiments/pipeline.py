@@ -66,7 +66,11 @@ def reproduce(study: Path, jobs: int | None = None) -> int:
     """
     os.chdir(study)
     with _only_one_here():
-        stages, stale = survey()
+        try:
+            stages, stale = survey()
+        except Exception:
+            _check_study()  # DVC fails over a mistake in params.yaml before it can be named
+            raise
         if not stale:
             print("everything is up to date: nothing to run", file=sys.stderr)
         else:

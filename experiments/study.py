@@ -156,7 +156,7 @@ class Study(Config):
             **self.profile.rungs[rung].model_dump(),
             **self.profile.training.model_dump(),
         }
-        return parse(Experiment, fields, f"run {name}")
+        return parse(Experiment, fields, f"{PROFILES / params.profile}.yaml, run {name}")
 
 
 def load_study(folder: Path = Path()) -> Study:

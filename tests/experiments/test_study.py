@@ -1,11 +1,13 @@
 """params.yaml and profiles: every run they describe can be planned, and mistakes in them are named."""
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from experiments.configuration import InputError
+from experiments.pipeline import reproduce
 from experiments.study import check_study, load_study
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +72,13 @@ def test_the_laptop_ladder_stays_below_the_published_widths_and_trains_long_enou
         ("params.yaml", "code: 0.6", "code: 0.7", "'code-heavy' must sum to 1, not 1.1"),
         ("params.yaml", "code: 0.6", "code: -0.6", "'code-heavy' may not be negative"),
         ("params.yaml", "  prose-heavy: {", "  a;touch b: {}\n  prose-heavy: {", "use small letters"),
+        (
+            "params.yaml",
+            "seeds: [0, 1]",
+            "seeds: [0, 0.5]",
+            "`ablation.seeds.1`: Input should be a valid integer (found 0.5)\n",
+        ),
+        ("params.yaml", "seeds: [0, 1]", "seeds: []", "`ablation.seeds`: Tuple should have at least 1 item"),
         ("params.yaml", "seeds: [0, 1]", "seeds: [0, 0]", "`seeds` lists one of its values twice"),
         ("params.yaml", ", code-heavy, prose-heavy]", "]", "`ablation.mixtures`"),
         ("params.yaml", "baseline: balanced", "baseline: none", "`baseline` must be one of"),
@@ -83,7 +92,7 @@ def test_a_mistake_names_its_file_and_key(folder, file, old, new, said):
     edit(folder / file, old, new)
     with pytest.raises(InputError) as error:
         load_study(folder)
-    assert said in str(error.value)
+    assert said in f"{error.value}\n"
     assert Path(file).name in str(error.value)
 
 
@@ -92,6 +101,12 @@ def test_a_mistake_names_its_file_and_key(folder, file, old, new, said):
     [
         ("params.yaml", "code: 0.6", "codez: 0.6", "no domain 'codez' in experiments/sources.yaml"),
         ("experiments/profiles/laptop.yaml", "width: 32,", "width: 17,", "run ladder/small"),
+        (
+            "experiments/profiles/laptop.yaml",
+            "batch_sequences: 16",
+            "batch_sequences: 0",
+            "experiments/profiles/laptop.yaml, run ladder/small: `batch_sequences`",
+        ),
         (
             "experiments/profiles/laptop.yaml",
             "top_k: 2",
@@ -119,3 +134,29 @@ def test_a_batch_that_does_not_divide_over_the_devices_is_refused(folder):
     edit(folder / "experiments/profiles/laptop.yaml", "devices: 1", "devices: 3, strategy: ddp")
     with pytest.raises(InputError, match=r"batch_sequences \(16\) does not divide over 3 devices"):
         load_study(folder).experiment("ladder/small")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("seeds: [0, 1]", "seeds: 0", r"params\.yaml: `ablation\.seeds`: Input should be a valid array"),
+        (
+            "ladder: {mixture: balanced, seed: 0}",
+            "ladder: balanced",
+            r"params\.yaml: `ladder`: Input should be an",
+        ),
+        ("profile: laptop", "profile: [laptop]", r"params\.yaml: `profile`: Input should be a valid string"),
+    ],
+)
+def test_what_dvc_fails_over_is_named(folder, monkeypatch, old, new, said):
+    """DVC ends in a traceback over the first, and with a word on one of its own stages over the others."""
+    for name in ("dvc.yaml", "experiments/sources.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    for kind in ("GLOBAL_CONFIG", "SYSTEM_CONFIG", "SITE_CACHE"):
+        monkeypatch.setenv(f"DVC_{kind}_DIR", str(folder / kind))
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    (folder / ".dvc").mkdir()
+    monkeypatch.chdir(folder)
+    edit(folder / "params.yaml", old, new)
+    with pytest.raises(InputError, match=said):
+        reproduce(folder)
