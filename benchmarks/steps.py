@@ -120,7 +120,7 @@ class MarinStep:
         for block, routing in zip(self.model.model.layers, self.routings, strict=True):
             layout = lay_out(routing.selected, block.mlp.experts.gate_proj.weight, c.capacity_factor)
             if layout.rows_per_expert is not None:
-                empty += int((~layout.filled).sum())
+                empty += len(layout.token) - int(layout.kept.sum())
         return empty * 3 * 2 * 3 * c.latent_dim * c.expert_width
 
 

@@ -6,15 +6,17 @@ sorted, end to end without a gap, so that each matrix is one product per expert.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 # What one more expert costs the sorted layout on a CPU, in multiply-adds of padding that cost as much.
-_EXPERT_IN_MULTIPLY_ADDS = 150_000
+_EXPERT_IN_MULTIPLY_ADDS = 1_000_000
 _GROUPED_KERNELS = ("cuda",)  # where `grouped_mm` is worth calling
 
 
@@ -25,18 +27,20 @@ class Layout:
     Attributes:
         row: `[tokens, top_k]` of each assignment; 0 for a dropped one.
         kept: `[tokens, top_k]`, False for a dropped one.
-        assignment: `[rows]`, counted as in `selected.flatten()`; 0 for an empty row.
-        filled: `[rows]`, False for an empty row.
+        token: `[rows]` whose row it is; 0 for an empty row.
         rows_per_expert: if padded; None if sorted.
         ends: `[n_experts]` the row after each expert's last one, if sorted.
     """
 
     row: Tensor
     kept: Tensor
-    assignment: Tensor
-    filled: Tensor
+    token: Tensor
     rows_per_expert: int | None
     ends: Tensor
+
+    def groups(self, rows: Tensor) -> Iterable[Tensor]:
+        """The part of `rows` of each expert in turn, if sorted and none is empty."""
+        return rows.split(self.ends.diff(prepend=self.ends.new_zeros(1)).tolist())
 
 
 def expert_capacity(tokens: int, top_k: int, n_experts: int, capacity_factor: float) -> int:
@@ -66,45 +70,49 @@ def routed_experts(
         `[tokens, width]`, and the share of assignments dropped (a scalar tensor).
     """
     layout = lay_out(selected, gate, capacity_factor)
-    token = layout.assignment // selected.shape[1]
-    rows = _Dispatch.apply(x, token, layout.row, layout.kept)
-    hidden = F.silu(_product(rows, gate, layout)) * _product(rows, up, layout)
-    weight = combine.to(x.dtype) * layout.kept
-    y = _Combine.apply(
-        _product(hidden, down, layout), weight, token, layout.row, layout.assignment, layout.filled
-    )
-    return y, 1 - layout.kept.to(torch.float32).mean()
+    device = x.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+    operands = (tensor.to(dtype) for tensor in (x, combine, gate, up, down))
+    return _RoutedExperts.apply(*operands, layout), 1 - layout.kept.to(torch.float32).mean()
 
 
 def lay_out(selected: Tensor, gate: Tensor, capacity_factor: float | None) -> Layout:
     """The layout of `selected` `[tokens, top_k]` that is the faster one for experts like `gate`."""
     (tokens, top_k), n_experts = selected.shape, gate.shape[0]
-    expert = selected.flatten()
-    order = torch.argsort(expert, stable=True)
+    expert, device = selected.flatten(), selected.device
+    order = _stable_argsort(expert)
     counts = torch.bincount(expert, minlength=n_experts)
-    sorted_expert = expert[order]
-    place = torch.arange(len(order), device=order.device) - (counts.cumsum(0) - counts)[sorted_expert]
+    sorted_expert = expert.index_select(0, order)
+    place = torch.arange(len(order), device=device)
+    place.sub_((counts.cumsum(0) - counts).index_select(0, sorted_expert))
     capacity = None
     if capacity_factor is not None:
         capacity = expert_capacity(tokens, top_k, n_experts, capacity_factor)
-        counts = counts.clamp(max=capacity)
+        counts.clamp_(max=capacity)
+    most = int(counts.max()) if capacity is None or device.type == "cpu" else capacity  # a GPU is not waited for
     ends = counts.cumsum(0)
-    if _sorted_is_faster(gate, counts, capacity):
-        rows_per_expert, rows, first = None, len(order), ends - counts
+    if _sorted_is_faster(gate, counts, most):
+        rows_per_expert, first = None, ends - counts
+        rows = int(ends[-1]) if device.type == "cpu" else len(order)
     else:
-        rows_per_expert = int(counts.max()) if capacity is None else capacity
-        rows = n_experts * rows_per_expert
-        first = rows_per_expert * torch.arange(n_experts, device=order.device)
-    row = first[sorted_expert] + place
+        rows_per_expert, rows = most, n_experts * most
+        first = torch.arange(0, rows, most, device=device)
+    row = first.index_select(0, sorted_expert).add_(place)
     if capacity is not None:
-        row = torch.where(place < capacity, row, rows)  # one row too many takes what is dropped
-    assignment = torch.full((rows + 1,), -1, device=order.device).index_copy_(0, row, order)[:rows]
-    row = torch.empty_like(row).index_copy_(0, order, row).view_as(selected)
-    kept, filled = row < rows, assignment >= 0
-    return Layout(row.mul_(kept), kept, assignment.clamp_(min=0), filled, rows_per_expert, ends)
+        row.masked_fill_(place >= capacity, rows)  # one row too many takes what is dropped
+    token = row.new_zeros(rows + 1).scatter_(0, row, order // top_k)[:rows]
+    row = torch.empty_like(row).scatter_(0, order, row).view_as(selected)
+    kept = row < rows
+    return Layout(row.mul_(kept), kept, token, rows_per_expert, ends)
 
 
-def _sorted_is_faster(gate: Tensor, counts: Tensor, capacity: int | None) -> bool:
+def _stable_argsort(expert: Tensor) -> Tensor:
+    if expert.device.type == "cpu":  # numpy's radix sort of short integers takes a fifth of the time
+        return torch.from_numpy(np.argsort(expert.numpy().astype(np.int16), kind="stable"))
+    return torch.argsort(expert, stable=True)
+
+
+def _sorted_is_faster(gate: Tensor, counts: Tensor, most: int) -> bool:
     """CUDA has a kernel for sorted bfloat16 rows; a CPU weighs padding against one product call per expert."""
     if gate.device.type == "cuda":
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else gate.dtype
@@ -112,82 +120,83 @@ def _sorted_is_faster(gate: Tensor, counts: Tensor, capacity: int | None) -> boo
         return dtype == torch.bfloat16 and aligned and torch.cuda.get_device_capability(gate.device) >= (8, 0)
     if gate.device.type != "cpu":
         return False
-    rows = int(counts.max()) if capacity is None else capacity
-    padding = (len(counts) * rows - int(counts.sum())) * gate.shape[1] * gate.shape[2]
+    padding = (len(counts) * most - int(counts.sum())) * gate.shape[1] * gate.shape[2]
     return padding > len(counts) * _EXPERT_IN_MULTIPLY_ADDS
 
 
-def _product(rows: Tensor, weight: Tensor, layout: Layout) -> Tensor:
-    """Each row times the transposed matrix of its expert; `rows` `[rows, in]`, `weight` `[n_experts, out, in]`."""
-    if layout.rows_per_expert is not None:
-        return (rows.view(len(weight), layout.rows_per_expert, -1) @ weight.mT).flatten(0, 1)
-    device = rows.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else rows.dtype
-    rows, weight = rows.to(dtype), weight.to(dtype)  # autocast knows neither of the two
-    if device in _GROUPED_KERNELS:
-        return F.grouped_mm(rows, weight.mT, offs=layout.ends.to(torch.int32))
-    return _ProductPerExpert.apply(rows, weight, layout.ends)
+class _RoutedExperts(torch.autograd.Function):
+    """y[t] = sum over kept k of w[t, k] * down(silu(gate x[t]) * up x[t]), matrices of expert selected[t, k].
 
-
-class _Dispatch(torch.autograd.Function):
-    """x[token]: token rows laid out by expert. An empty row holds some token's; nothing is read from it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, token: Tensor, row: Tensor, kept: Tensor) -> Tensor:
-        ctx.save_for_backward(row, kept)
-        return x.index_select(0, token)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        row, kept = ctx.saved_tensors
-        return _weighted_sum(grads[0], row, kept.to(grads[0].dtype)), None, None, None
-
-
-class _Combine(torch.autograd.Function):
-    """Each token's weighted sum of its rows; `weight` `[tokens, top_k]` is zero where an assignment was dropped."""
+    Written by hand, since at small widths the passes between the products cost as much as these: weights are
+    applied to the hidden rows, which are no wider than the outer ones and whose product with the incoming gradient
+    is at hand, and both halves of the gradient with respect to the rows are added up inside the second product.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, out: Tensor, weight: Tensor, token: Tensor, row: Tensor, assignment: Tensor, filled: Tensor
+        ctx: Any, x: Tensor, combine: Tensor, gate: Tensor, up: Tensor, down: Tensor, layout: Layout
     ) -> Tensor:
-        ctx.save_for_backward(out, weight, token, row, assignment, filled)
-        return _weighted_sum(out, row, weight.to(out.dtype))
+        rows = x.index_select(0, layout.token)
+        weight = combine.new_zeros(len(rows)).scatter_add_(
+            0, layout.row.flatten(), (combine * layout.kept).flatten()
+        ).unsqueeze(1)
+        g, u = _product(rows, gate.mT, layout), _product(rows, up.mT, layout)
+        sigmoid = torch.sigmoid(g)
+        silu = g.mul_(sigmoid)
+        hidden = silu * u
+        ctx.save_for_backward(rows, weight, sigmoid, silu, u, hidden, gate, up, down)
+        ctx.layout = layout
+        return _sum_of_rows(_product(hidden * weight, down.mT, layout), layout)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        dy, (out, weight, token, row, assignment, filled) = grads[0], ctx.saved_tensors
-        of_row = weight.to(dy.dtype).flatten()[assignment].mul_(filled)
-        dout = dy.index_select(0, token).mul_(of_row.unsqueeze(1))
-        dweight = out.index_select(0, row.flatten()).view(*row.shape, -1).mul_(dy.unsqueeze(1)).sum(-1)
-        return dout, dweight.to(weight.dtype), None, None, None, None
+        (rows, weight, sigmoid, silu, u, hidden, gate, up, down), layout = ctx.saved_tensors, ctx.layout
+        dout = grads[0].index_select(0, layout.token)
+        ddown = _product_of_columns(dout, hidden * weight, layout)
+        dhidden = _product(dout, down, layout)
+        dweight = torch.mv(hidden * dhidden, hidden.new_ones(hidden.shape[1]))
+        dhidden.mul_(weight)
+        du = dhidden * silu
+        dg = dhidden.mul_(u).mul_(silu.lerp(torch.ones_like(weight[0]), sigmoid))  # silu' = silu + s (1 - silu)
+        dgate, dup = _product_of_columns(dg, rows, layout), _product_of_columns(du, rows, layout)
+        drows = _product(du, up, layout, plus=_product(dg, gate, layout))
+        dcombine = dweight.take(layout.row).mul_(layout.kept)
+        return _sum_of_rows(drows, layout), dcombine, dgate, dup, ddown, None
 
 
-def _weighted_sum(rows: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """sum over k of weight[t, k] * rows[index[t, k]]: `[tokens, width]`."""
-    return F.embedding_bag(index, rows, per_sample_weights=weight, mode="sum")
+def _sum_of_rows(rows: Tensor, layout: Layout) -> Tensor:
+    """The rows of each token's kept assignments added up: `[tokens, width]`."""
+    return F.embedding_bag(layout.row, rows, per_sample_weights=layout.kept.to(rows.dtype), mode="sum")
 
 
-class _ProductPerExpert(torch.autograd.Function):
-    """Sorted rows times their experts' transposed matrices, one product each."""
+def _product(rows: Tensor, matrices: Tensor, layout: Layout, plus: Tensor | None = None) -> Tensor:
+    """Each row times the matrix of its expert, added to `plus` in place if given.
 
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-        ctx.ends = ends.tolist()
-        ctx.save_for_backward(rows, weight)
-        out = rows.new_zeros(len(rows), weight.shape[1])
-        for e, some in enumerate(_groups(ctx.ends)):
-            torch.mm(rows[some], weight[e].mT, out=out[some])
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        rows, weight = ctx.saved_tensors
-        drows, dweight = torch.zeros_like(rows), torch.zeros_like(weight)
-        for e, some in enumerate(_groups(ctx.ends)):
-            torch.mm(grads[0][some], weight[e], out=drows[some])
-            torch.mm(grads[0][some].mT, rows[some], out=dweight[e])
-        return drows, dweight, None
+    `rows` `[rows, in]`, `matrices` `[n_experts, in, out]` -> `[rows, out]`; where no expert has a row, anything.
+    """
+    if layout.rows_per_expert is not None:
+        stacked = rows.view(len(matrices), layout.rows_per_expert, -1)
+        if plus is None:
+            return torch.bmm(stacked, matrices).flatten(0, 1)
+        return plus.view(len(matrices), layout.rows_per_expert, -1).baddbmm_(stacked, matrices).flatten(0, 1)
+    if rows.device.type in _GROUPED_KERNELS:
+        out = F.grouped_mm(rows, matrices, offs=layout.ends.to(torch.int32))
+        return out if plus is None else plus.add_(out)
+    out = rows.new_empty(len(rows), matrices.shape[2]) if plus is None else plus
+    for some, matrix, result in zip(layout.groups(rows), matrices, layout.groups(out), strict=True):
+        torch.addmm(result, some, matrix, beta=0 if plus is None else 1, out=result)
+    return out
 
 
-def _groups(ends: list[int]) -> list[slice]:
-    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+def _product_of_columns(left: Tensor, right: Tensor, layout: Layout) -> Tensor:
+    """Per expert, the sum over its rows of left^T right: `[rows, a]`, `[rows, b]` -> `[n_experts, a, b]`."""
+    n_experts = len(layout.ends)
+    if layout.rows_per_expert is not None:
+        left, right = (side.view(n_experts, layout.rows_per_expert, -1) for side in (left, right))
+        return torch.bmm(left.mT, right)
+    if left.device.type in _GROUPED_KERNELS:
+        return F.grouped_mm(left.mT, right, offs=layout.ends.to(torch.int32))
+    out = left.new_empty(n_experts, left.shape[1], right.shape[1])
+    for a, b, result in zip(layout.groups(left), layout.groups(right), out, strict=True):
+        torch.mm(a.mT, b, out=result)
+    return out
