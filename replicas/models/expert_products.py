@@ -89,7 +89,9 @@ def lay_out(selected: Tensor, gate: Tensor, capacity_factor: float | None) -> La
     if capacity_factor is not None:
         capacity = expert_capacity(tokens, top_k, n_experts, capacity_factor)
         counts.clamp_(max=capacity)
-    most = int(counts.max()) if capacity is None or device.type == "cpu" else capacity  # a GPU is not waited for
+    most = (
+        int(counts.max()) if capacity is None or device.type == "cpu" else capacity
+    )  # a GPU is not waited for
     ends = counts.cumsum(0)
     if _sorted_is_faster(gate, counts, most):
         rows_per_expert, first = None, ends - counts
@@ -137,9 +139,11 @@ class _RoutedExperts(torch.autograd.Function):
         ctx: Any, x: Tensor, combine: Tensor, gate: Tensor, up: Tensor, down: Tensor, layout: Layout
     ) -> Tensor:
         rows = x.index_select(0, layout.token)
-        weight = combine.new_zeros(len(rows)).scatter_add_(
-            0, layout.row.flatten(), (combine * layout.kept).flatten()
-        ).unsqueeze(1)
+        weight = (
+            combine.new_zeros(len(rows))
+            .scatter_add_(0, layout.row.flatten(), (combine * layout.kept).flatten())
+            .unsqueeze(1)
+        )
         g, u = _product(rows, gate.mT, layout), _product(rows, up.mT, layout)
         sigmoid = torch.sigmoid(g)
         silu = g.mul_(sigmoid)
@@ -157,7 +161,9 @@ class _RoutedExperts(torch.autograd.Function):
         dweight = torch.mv(hidden * dhidden, hidden.new_ones(hidden.shape[1]))
         dhidden.mul_(weight)
         du = dhidden * silu
-        dg = dhidden.mul_(u).mul_(silu.lerp(torch.ones_like(weight[0]), sigmoid))  # silu' = silu + s (1 - silu)
+        dg = dhidden.mul_(u).mul_(
+            silu.lerp(torch.ones_like(weight[0]), sigmoid)
+        )  # silu' = silu + s (1 - silu)
         dgate, dup = _product_of_columns(dg, rows, layout), _product_of_columns(du, rows, layout)
         drows = _product(du, up, layout, plus=_product(dg, gate, layout))
         dcombine = dweight.take(layout.row).mul_(layout.kept)

@@ -160,11 +160,12 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     Returns:
         `[rows, k]` columns, of the largest entry first, and `[rows, 1]` the (k+1)-th largest value.
     """
-    if scores.device.type != "cpu" or k > _FEW:
+    if scores.device.type != "cpu" or k > _FEW or scores.dtype not in (torch.float32, torch.float64):
         top = torch.topk(scores, k + 1, dim=-1)
         return top.indices[:, :-1], top.values[:, -1:]
-    rest, columns = scores.clone(), []
+    rest, columns = scores.detach().clone(), []
     for _ in range(k):
-        columns.append(rest.max(-1, keepdim=True).indices)
+        # numpy's search is several times faster over rows of some hundred; it takes the first of equals, too
+        columns.append(torch.from_numpy(rest.numpy().argmax(-1)).unsqueeze(-1))
         rest.scatter_(-1, columns[-1], -torch.inf)
     return torch.cat(columns, -1), rest.amax(-1, keepdim=True)

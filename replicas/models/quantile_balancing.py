@@ -25,8 +25,9 @@ def quantile_threshold(margins: Tensor, top_k: int) -> Tensor:
     rank = max(1, math.ceil(tokens * top_k / n_experts))
     if margins.device.type == "cpu" and margins.dtype in (torch.float32, torch.float64):
         # numpy selects several times faster; its NaNs, too, are the largest, and reach the minimum
-        top = np.partition(margins.detach().numpy().T, -rank)[:, -rank:]
-        return torch.from_numpy(top.min(1))
+        columns = np.array(margins.detach().numpy().T, order="C")
+        columns.partition(tokens - rank, axis=1)
+        return torch.from_numpy(columns[:, tokens - rank :].min(1))
     return torch.topk(margins, rank, dim=0, sorted=False).values.amin(0)
 
 
