@@ -3,9 +3,9 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import get_total_norm
@@ -17,6 +17,9 @@ from replicas.models.marin_moe import MarinMoEConfig
 from replicas.optimizers.groups import build_optimizer
 from replicas.plan import plan
 from replicas.published import load_published
+
+Ratios = np.ndarray[Any, np.dtype[np.float64]]
+"""One ratio per round."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +130,20 @@ class MarinStep:
 def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
     """CPU seconds of each run over all threads, `rounds` times in turn, so that all meet the same machine.
 
-    CPU time, for a machine that is busy with other things stops the clock on the wall at random. One round before
-    is not timed.
+    CPU time, for a machine that is busy with other things stops the clock on the wall at random. Every other round
+    goes backwards, for what runs first may find other caches. One round before is not timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():
         run()
-    for _ in range(rounds):
-        for name, run in runs.items():
+    for turn in range(rounds):
+        for name, run in list(runs.items())[:: -1 if turn % 2 else 1]:
             start = time.process_time()
             run()
             seconds[name].append(time.process_time() - start)
     return seconds
 
 
-def speedup(ours: list[float], theirs: list[float]) -> float:
-    """How many times as fast: the median over rounds of the ratio within one."""
-    return median(b / a for a, b in zip(ours, theirs, strict=True))
+def speedups(ours: list[float], theirs: list[float]) -> Ratios:
+    """How many times as fast, for each round."""
+    return np.array(theirs) / np.array(ours)
