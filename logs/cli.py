@@ -134,7 +134,7 @@ def list_command(as_json: Json = False, root: Root = ROOT) -> None:
 
 @logs.command("ingest")
 def ingest_command(
-    path: Annotated[Path, typer.Argument(help="A log, a run folder, or a folder of them.")],
+    path: Annotated[Path, typer.Argument(help="A log, a run folder, a folder of them, or a quoted pattern.")],
     name: Annotated[
         str | None, typer.Option("--as", help="Store as NAME, or as NAME/<run> from a folder.")
     ] = None,

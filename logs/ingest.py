@@ -1,5 +1,6 @@
 """From files to stored runs: find the reader, read, splice, fill in what the catalogue knows, store."""
 
+import glob
 import hashlib
 import os
 import re
@@ -13,6 +14,7 @@ import pandas as pd
 from experiments.configuration import InputError
 from logs.catalogue import Entry, load_catalogue
 from logs.readers import NotALog, find_reader, take_sample
+from logs.readers.opened import name_of
 from logs.schema import Quirk, Run, RunFacts, Source, is_logged
 from logs.splice import splice
 from logs.store import ROOT, write_run, write_runs
@@ -34,7 +36,7 @@ def ingest(
     """Read every log under `path` and store the runs.
 
     Args:
-        path: a log file, a run folder, or a folder of them.
+        path: a log file, a run folder, a folder of them, or a pattern such as `runs/**/metrics.csv`.
         name: store under this name: a single log as `name`, the logs in a folder as `name/<run>`. Whatever
             was stored under `name` before is replaced whole, so a run that is gone from the folder does not
             survive.
@@ -63,13 +65,13 @@ def ingest(
 
 def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | None = None) -> Reading:
     """The runs under `path`, spliced and completed, without storing them. See `ingest`."""
-    path = Path(path)
+    path, files = files_at(Path(path))
     if tokens_per_step is not None and tokens_per_step < 1:
         raise InputError(f"--tokens-per-step is {tokens_per_step}; it must be at least 1")
     parts: dict[str, list[Run]] = {}
     by_place: set[str] = set()
     left_alone: list[tuple[str, str]] = []
-    for file in files_under(path):
+    for file in files:
         try:
             found_here = _read_file(file, path)
         except NotALog as error:
@@ -104,21 +106,35 @@ def _read_file(file: Path, path: Path) -> list[tuple[Run, bool]]:
     """The named runs in one file, each with whether its name comes from the file's place below `path`."""
     reader = find_reader(take_sample(file))
     source = _source(file, reader.NAME, reader.VERSION)
-    home = file.parent if getattr(reader, "FOLDER", False) else file.with_suffix("")
+    home = file.parent if getattr(reader, "FOLDER", False) else file.with_name(name_of(file))
     return [
         (replace(run, name=run.name or _name_by_place(home, path), sources=(source,)), not run.name)
         for run in reader.read(file)
     ]
 
 
-def files_under(path: Path) -> Iterator[Path]:
-    """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over.
+def files_at(path: Path) -> tuple[Path, Iterator[Path]]:
+    """The file or folder that `path` names, and the files in it, sorted; hidden ones are passed over.
+
+    A pattern names the folder above its first `*`, `?` or `[`, and of that folder the files that match; of a
+    folder that matches, all files.
 
     Raises:
         InputError: nothing is there.
     """
-    if not path.exists():
+    if path.exists():
+        return path, files_under(path)
+    if not glob.has_magic(str(path)):
         raise InputError(f"{path}: no such file or folder")
+    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    if not found:
+        raise InputError(f"{path}: no file matches this pattern")
+    folder = next(above for above in path.parents if not glob.has_magic(str(above)))
+    return folder, iter(dict.fromkeys(file for match in found for file in files_under(match)))
+
+
+def files_under(path: Path) -> Iterator[Path]:
+    """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over."""
     if not path.is_dir():
         yield path
         return

@@ -1,5 +1,6 @@
 """Rows of metrics as JSON lines: one object per line, what is absent was not logged."""
 
+import io
 import json
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from experiments.configuration import InputError
+from logs.readers.opened import open_bytes
 from logs.schema import AXES, Quirk, make_table, metric_column
 
 
@@ -31,7 +33,7 @@ def read_json_lines(
     objects: list[tuple[int, dict[str, Any]]] = []
     found: dict[str, list[int]] = defaultdict(list)
     last = 0
-    with path.open(encoding="utf-8-sig", errors="replace") as stream:
+    with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors="replace") as stream:
         for last, line in enumerate(stream, start=1):
             row = _object(line)
             if row is not None:

@@ -8,7 +8,7 @@ A reader is any module in this folder with
 
 and, where they differ from the default, `FALLBACK = True` (asked only when no other reader claims the file)
 and `FOLDER = True` (the run is the folder in which the file lies). A run whose `name` is empty is named after
-its file.
+its file. Readers take bytes from `opened`, which sees through gz, xz and zst.
 """
 
 import importlib
@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from experiments.configuration import InputError
+from logs.readers.opened import open_bytes
 
 HEAD_BYTES = 65536
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
@@ -30,11 +31,15 @@ class NotALog(InputError):  # noqa: N818 (it is told to the user as any other mi
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginning of a file, from which its format is told."""
+    """The beginning of a file's content, decompressed, from which its format is told.
+
+    Attributes:
+        whole: whether `head` is all there is.
+    """
 
     path: Path
     head: bytes
-    size: int
+    whole: bool
 
     @cached_property
     def text(self) -> str:
@@ -45,7 +50,7 @@ class Sample:
     def lines(self) -> list[str]:
         """The whole lines of the head; the last one only if the file ends there."""
         lines = self.text.splitlines()
-        return lines if self.size <= len(self.head) or self.text.endswith("\n") else lines[:-1]
+        return lines if self.whole or self.text.endswith("\n") else lines[:-1]
 
     @property
     def binary(self) -> bool:
@@ -54,23 +59,22 @@ class Sample:
 
 
 def take_sample(path: Path) -> Sample:
-    """The first bytes of `path`.
+    """The first bytes of `path`, decompressed.
 
     Raises:
-        InputError: no such file, or it cannot be read.
+        InputError: no such file, it cannot be read, or is an archive whose beginning is damaged.
         NotALog: no regular file (reading a pipe would wait for ever), an empty one, or a Git-LFS pointer.
     """
     try:
         if path.exists() and not path.is_file():
             raise NotALog(f"{path}: is not a regular file; save the log to a file first")
-        with path.open("rb") as stream:
-            sample = Sample(path, stream.read(HEAD_BYTES), path.stat().st_size)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    with open_bytes(path) as stream:
+        head = stream.read(HEAD_BYTES)
+        sample = Sample(path, head, len(head) < HEAD_BYTES or not stream.read(1))
     if not sample.head.strip():
-        raise NotALog(f"{path}: is empty ({sample.size} bytes); fetch or write it again")
+        raise NotALog(f"{path}: is empty ({path.stat().st_size} bytes); fetch or write it again")
     if sample.head.startswith(LFS_POINTER):
         raise NotALog(
             f"{path}: is a Git-LFS pointer, not the file itself; run `git lfs pull` where it came from"
@@ -82,7 +86,7 @@ def take_sample(path: Path) -> Sample:
 def readers() -> tuple[ModuleType, ...]:
     """All readers, those that recognise one format before the general ones."""
     names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = [importlib.import_module(f"{__name__}.{name}") for name in names]
+    modules = [importlib.import_module(f"{__name__}.{name}") for name in names if name != "opened"]
     return tuple(sorted(modules, key=lambda module: getattr(module, "FALLBACK", False)))
 
 

@@ -11,6 +11,7 @@ import pyarrow.csv as pacsv
 from experiments.configuration import InputError
 from logs.naming import canonical_names, load_names
 from logs.readers import NotALog, Sample, take_sample
+from logs.readers.opened import open_bytes
 from logs.schema import AXES, Quirk, Run, make_table, unit_of
 
 NAME = "csv"
@@ -29,7 +30,7 @@ def matches(sample: Sample) -> bool:
 def _lone_header(sample: Sample) -> str | None:
     """The delimiter of a header that counts steps and has nothing below it, or None."""
     lines = [line for line in sample.lines if line.strip()]
-    if len(lines) != 1 or sample.size > len(sample.head) or lines[0].lstrip()[:1] in "{[":
+    if len(lines) != 1 or not sample.whole or lines[0].lstrip()[:1] in "{[":
         return None
     for delimiter in DELIMITERS:
         names = [name.strip().strip('"') for name in lines[0].split(delimiter)]
@@ -134,12 +135,13 @@ def _read_cells(path: Path) -> tuple[pa.Table, list[Quirk]]:
 
     delimiter = find_delimiter(take_sample(path)) or ","
     try:
-        cells = pacsv.read_csv(
-            path,
-            read_options=pacsv.ReadOptions(use_threads=False),
-            parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
-            convert_options=pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True),
-        )
+        with open_bytes(path) as stream:
+            cells = pacsv.read_csv(
+                stream,
+                read_options=pacsv.ReadOptions(use_threads=False),
+                parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+                convert_options=pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+            )
         names = cells.column_names
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read as a table: {error}") from None
@@ -160,9 +162,11 @@ def _read_cells(path: Path) -> tuple[pa.Table, list[Quirk]]:
 
 
 def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as stream:
-        stream.seek(-1, 2)
-        return stream.read(1) == b"\n"
+    last = b""
+    with open_bytes(path) as stream:
+        while data := stream.read(2**20):
+            last = data[-1:]
+    return last == b"\n"
 
 
 def as_numbers(cells: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from experiments.configuration import InputError
 from logs.readers import NotALog, Sample
+from logs.readers.opened import open_bytes
 from logs.schema import AXES, Run, make_table, unit_of
 
 NAME = "marin-tables"
@@ -84,7 +85,8 @@ def read(path: Path) -> list[Run]:
         InputError: a row that does not fit the header, or text where a number belongs.
     """
     try:
-        rows = pd.read_csv(path)
+        with open_bytes(path) as stream:
+            rows = pd.read_csv(stream)
     except (pd.errors.ParserError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a whole CSV file: {error}") from None
     if rows["source"].isna().any():

@@ -1,0 +1,145 @@
+"""Files as bytes and as lines, with gz, xz and zst undone on the way: told by content, not by name.
+
+What is read is bounded: an archive that swells without measure and a line without end are refused or passed
+over before they fill the memory.
+"""
+
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from experiments.configuration import InputError
+
+SUFFIXES = {"gzip": ".gz", "xz": ".xz", "zstd": ".zst"}
+MAGIC = {"gzip": b"\x1f\x8b", "xz": b"\xfd7zXZ\0", "zstd": b"\x28\xb5\x2f\xfd"}
+
+BOMB_BYTES = 64 * 2**20
+BOMB_RATIO = 300
+"""Past `BOMB_BYTES`, an archive may not hold more than this many times what was read of it: logs of one
+repeated line reach about 150, a bomb in gzip 1,000."""
+
+BLOCK_BYTES = 8 * 2**20
+LONGEST_LINE = 16 * 2**20
+
+
+def compression_of(path: Path) -> str | None:
+    """How the file is compressed by its first bytes: `gzip`, `xz`, `zstd` or None.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as stream:
+        head = stream.read(8)
+    return next((name for name, magic in MAGIC.items() if head.startswith(magic)), None)
+
+
+def name_of(path: Path) -> str:
+    """The file's name without the suffix of its compression and without its own: `log.csv.gz` -> `log`."""
+    kind = compression_of(path)
+    plain = path.with_suffix("") if kind and path.suffix.lower() == SUFFIXES[kind] else path
+    return plain.stem
+
+
+def open_bytes(path: Path) -> BinaryIO:
+    """The content of `path` from its beginning, decompressed if it is gz, xz or zst.
+
+    A compressed file can only be read forwards: do not seek. Reading on raises InputError where the archive
+    is cut off, damaged, or holds more than `BOMB_RATIO` times its size.
+
+    Raises:
+        InputError: no such file, or it cannot be read.
+    """
+    try:
+        kind = compression_of(path)
+        raw = path.open("rb", buffering=0)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from None
+    if kind is None:
+        return io.BufferedReader(raw, buffer_size=2**18)
+    return cast(BinaryIO, io.BufferedReader(_Decompressed(path, raw, kind), buffer_size=2**18))
+
+
+class _Decompressed(io.RawIOBase):
+    """The bytes in an archive, with every fault of it told as one InputError."""
+
+    def __init__(self, path: Path, raw: io.FileIO, kind: str) -> None:
+        self.path, self.raw, self.kind = path, raw, kind
+        self.given = 0
+        self.inner: io.IOBase | pa.NativeFile
+        if kind == "gzip":
+            self.inner = gzip.GzipFile(fileobj=raw)
+        elif kind == "xz":
+            self.inner = lzma.LZMAFile(raw)  # noqa: SIM115 (closed with this stream)
+        else:
+            self.inner = pa.CompressedInputStream(raw, "zstd")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        """As of any raw stream; see `open_bytes` for what it raises."""
+        view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
+        try:
+            data = self.inner.read(len(view))  # type: ignore[union-attr]
+        except EOFError:
+            raise InputError(f"{self.path}: the {self.kind} archive is cut off; fetch it again") from None
+        except (OSError, lzma.LZMAError, zlib.error) as error:
+            cut = "truncated" in str(error).lower()
+            fault = "is cut off" if cut else f"is damaged ({error})"
+            raise InputError(f"{self.path}: the {self.kind} archive {fault}; fetch it again") from None
+        self.given += len(data)
+        if self.given > BOMB_BYTES and self.given > BOMB_RATIO * self.raw.tell():
+            raise InputError(
+                f"{self.path}: the {self.kind} archive holds more than {BOMB_RATIO} times its size, as no log "
+                "does; if it is one, decompress it first"
+            )
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.inner.close()
+            self.raw.close()
+        super().close()
+
+
+def line_blocks(stream: BinaryIO, too_long: list[int]) -> Iterator[tuple[int, bytes]]:
+    """The content of `stream` in blocks of whole lines, each of about `BLOCK_BYTES`.
+
+    Args:
+        stream: as `open_bytes` gives it.
+        too_long: takes the numbers of lines of more than `LONGEST_LINE` bytes, which are left out.
+
+    Yields:
+        The number of the block's first line, counted from 1 by line feeds, and the lines; the last line of a
+        file may lack its line feed. Where a line was left out a new block begins.
+    """
+    number, rest = 1, b""
+    skipping = False
+    while data := stream.read(BLOCK_BYTES):
+        if skipping:
+            end = data.find(b"\n")
+            if end < 0:
+                continue
+            data, number, skipping = data[end + 1 :], number + 1, False
+        cut = data.rfind(b"\n") + 1
+        if not cut:
+            rest += data
+            if len(rest) > LONGEST_LINE:
+                too_long.append(number)
+                rest, skipping = b"", True
+            continue
+        block = rest + data[:cut] if rest else data[:cut]
+        rest = data[cut:]
+        yield number, block
+        number += block.count(b"\n")
+    if rest:
+        yield number, rest
