@@ -1,79 +1,126 @@
-"""Rows of metrics as JSON lines: one object per line, what is absent was not logged."""
+"""Rows of metrics as JSON lines: one object per line, what is absent was not logged.
 
-import io
+A file of any length is read in blocks of lines, which Arrow parses. A block in which something is odd (a line
+that is no JSON, one key with numbers and text) is read again line by line.
+"""
+
 import json
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.json as pajson
 
-from experiments.configuration import InputError
-from logs.readers.opened import open_bytes
-from logs.schema import AXES, Quirk, make_table, metric_column
+from logs.naming import canonical_names
+from logs.readers.opened import in_order, line_blocks, open_bytes
+from logs.schema import Quirk
+from logs.tables import Block, block_of, line_quirk, table_of
+
+BOM = b"\xef\xbb\xbf"
 
 
 def read_json_lines(
-    path: Path, names: Callable[[Sequence[str]], dict[str, str]] | None = None
+    path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names
 ) -> tuple[pd.DataFrame, tuple[Quirk, ...]]:
     """The rows of `path` in the order in which they were written, as a table of `logs.schema`.
 
+    An object inside a row gives one metric for each of its keys, named `outer/inner`.
+
     Args:
-        names: gives the canonical name of each key of the file, such as `logs.naming.canonical_names`;
-            without it keys are taken as they are.
+        names: gives the canonical name of each key of the file.
 
     Returns:
         The table, and the quirks: a torn last line, broken lines, rows without a step, text in place of
         numbers.
 
     Raises:
+        NotALog: no key counts steps.
         InputError: no row with a step.
     """
-    objects: list[tuple[int, dict[str, Any]]] = []
-    found: dict[str, list[int]] = defaultdict(list)
-    last = 0
-    with io.TextIOWrapper(open_bytes(path), encoding="utf-8-sig", errors="replace") as stream:
-        for last, line in enumerate(stream, start=1):
-            row = _object(line)
-            if row is not None:
-                objects.append((last, row))
-            elif line.strip():
-                found["broken_line"].append(last)
-    keys = list(dict.fromkeys(key for _, row in objects for key in row))
-    canonical = names(keys) if names else {key: key for key in keys}
-    rows: list[dict[str, Any]] = []
-    for number, row in objects:
-        renamed = {canonical[key]: value for key, value in row.items()}
-        if _is_step(renamed.get("step")):
-            rows.append(renamed)
-        else:
-            found["no_step"].append(number)
-    if found["broken_line"][-1:] == [last]:
-        found["torn_tail"].append(found["broken_line"].pop())
-    if not rows:
-        raise InputError(f"{path}: no line holds a JSON object with a whole-number `step`; nothing to read")
-    table, text = _table(rows)
-    quirks = [
-        Quirk(kind=kind, count=len(at), where=_lines(at), action=ACTIONS[kind])
-        for kind, at in found.items()
-        if at
-    ]
-    quirks += [
-        Quirk(kind="text_value", count=count, where=f"metric {name}", action="left out of the table")
-        for name, count in sorted(text.items())
-    ]
+    too_long: list[int] = []
+    torn: list[int] = []
+    table, quirks = table_of(path, _blocks(path, too_long, torn), names)
+    quirks += [line_quirk(kind, at) for kind, at in (("long_line", too_long), ("torn_tail", torn)) if at]
     return table, tuple(quirks)
 
 
-ACTIONS = {
-    "broken_line": "not JSON; the line was left out",
-    "torn_tail": "the last line was cut off while being written; left out",
-    "no_step": "the line has no whole-number step from 0 up; left out",
-}
+def _blocks(path: Path, too_long: list[int], torn: list[int]) -> Iterator[Block]:
+    """The rows of the file; `too_long` and `torn` take the numbers of lines that are neither rows nor broken."""
+    with open_bytes(path) as stream:
+        blocks = in_order(_parse, line_blocks(stream, too_long))
+        last = next(blocks, None)
+        for block in blocks:
+            if last is not None:
+                yield last
+            last = block
+    if last is not None:
+        at_end = max([*last.lines[-1:], *last.broken[-1:], *too_long[-1:]], default=0)
+        if last.broken[-1:] == [at_end]:
+            torn.append(at_end)
+            last = Block(last.columns, last.lines, last.text, last.broken[:-1])
+        yield last
 
 
-def _object(line: str) -> dict[str, Any] | None:
+def _parse(numbered: tuple[int, bytes]) -> Block:
+    first, lines = numbered
+    lines = lines.removeprefix(BOM) if first == 1 else lines
+    columns = _whole_block(lines)
+    if columns is None:
+        return _line_by_line(first, lines)
+    rows = len(next(iter(columns.values())))
+    return block_of(columns, range(first, first + rows))
+
+
+def _whole_block(lines: bytes) -> dict[str, pa.Array] | None:
+    """The columns of a block each line of which is one row; None if it is anything else."""
+    if not lines.isascii():  # Arrow takes bytes for text unseen
+        return None
+    try:
+        table = pajson.read_json(
+            pa.BufferReader(lines),
+            read_options=pajson.ReadOptions(use_threads=False, block_size=len(lines) + 1),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != lines.count(b"\n") + (lines[-1:] != b"\n") or not table.num_columns:
+        return None
+    columns: dict[str, pa.Array] = {}
+    for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True):
+        columns.update(_flat(name, column.chunk(0)))
+    return columns
+
+
+def _flat(name: str, column: pa.Array) -> dict[str, pa.Array]:
+    """A column, or those of the objects in it; a time that Arrow saw in a text is text again."""
+    if pa.types.is_timestamp(column.type):
+        return {name: column.cast(pa.string())}
+    if not pa.types.is_struct(column.type):
+        return {name: column}
+    flat: dict[str, pa.Array] = {}
+    for field, inner in zip(column.type, column.flatten(), strict=True):
+        flat.update(_flat(f"{name}/{field.name}", inner))
+    return flat
+
+
+def _line_by_line(first: int, lines: bytes) -> Block:
+    rows: list[dict[str, Any]] = []
+    places: list[int] = []
+    broken: list[int] = []
+    for number, line in enumerate(lines.decode(errors="replace").split("\n"), start=first):
+        row = json_object(line)
+        if row is not None:
+            rows.append(flat_row(row))
+            places.append(number)
+        elif line.strip():
+            broken.append(number)
+    return block_of(columns_of(rows), np.array(places, int), broken)
+
+
+def json_object(line: str) -> dict[str, Any] | None:
+    """The JSON object in `line`, or None if there is none."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):  # an integer of thousands of digits is a plain ValueError
@@ -81,42 +128,37 @@ def _object(line: str) -> dict[str, Any] | None:
     return row if isinstance(row, dict) else None
 
 
-def _is_step(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return 0 <= value < 2**62 and value == int(value)
+def flat_row(row: dict[str, Any], outer: str = "") -> dict[str, Any]:
+    """`row` with the keys of the objects in it as `outer/inner`."""
+    flat: dict[str, Any] = {}
+    for key, value in row.items():
+        if isinstance(value, dict):
+            flat.update(flat_row(value, f"{outer}{key}/"))
+        else:
+            flat[f"{outer}{key}"] = value
+    return flat
 
 
-def _lines(numbers: list[int]) -> str:
-    shown = ", ".join(str(number) for number in numbers[:5])
-    return f"line {shown}" if len(numbers) <= 5 else f"lines {shown} and {len(numbers) - 5} more"
+def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, pa.Array]:
+    """Rows of JSON values as columns: numbers as they are, any other value as text."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: _column([row.get(name) for row in rows]) for name in names}
 
 
-def _table(rows: list[dict[str, Any]]) -> tuple[pd.DataFrame, dict[str, int]]:
-    """The rows as a table, and how many values of each metric were no numbers."""
-    metrics = list(dict.fromkeys(key for row in rows for key in row if key not in AXES))
-    columns: dict[str, pd.Series] = {"step": pd.Series([int(row["step"]) for row in rows], dtype="int64")}
-    for axis in ("tokens", "samples"):
-        values: list[Any] = [row.get(axis) for row in rows]
-        columns[axis] = pd.Series([int(v) if _is_step(v) else None for v in values], dtype="Int64")
-    columns["wall_time"] = pd.Series([_number(row.get("wall_time")) for row in rows], dtype="Float64")
-    text: dict[str, int] = {}
-    for metric in metrics:
-        values = [row.get(metric) for row in rows]
-        numbers = [_number(value) for value in values]
-        lost = sum(v is not None and n is None for v, n in zip(values, numbers, strict=True))
-        if lost:
-            text[metric] = lost
-        if any(number is not None for number in numbers):
-            columns[metric] = metric_column(numbers)
-    return make_table(pd.DataFrame(columns), run=""), text
+def _column(values: list[Any]) -> pa.Array:
+    """Doubles where all values are numbers, else text; some loggers write NaN as text."""
+    if all(value is None or type(value) in (int, float) for value in values):
+        try:
+            return pa.array([None if v is None else float(v) for v in values], pa.float64())
+        except OverflowError:  # an integer too large for a double is no number of a log
+            pass
+    return pa.array([None if v is None else _word(v) for v in values], pa.string())
 
 
-def _number(value: Any) -> float | None:
-    """A JSON value as a number; some loggers write NaN as text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
+def _word(value: Any) -> str:
+    if isinstance(value, bool):
+        return json.dumps(value)
     try:
-        return float(value)
-    except (ValueError, OverflowError):
-        return None
+        return repr(float(value)) if isinstance(value, int | float) else str(value)
+    except (OverflowError, ValueError):
+        return "(too large)"

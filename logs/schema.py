@@ -194,6 +194,9 @@ class Run:
         cell logged twice by the same segment counts as logged last. `segment` is the owner of the step.
         """
         rows = self.table
+        step = rows["step"].to_numpy()
+        if len(self.segments) == 1 and (step[1:] > step[:-1]).all():
+            return rows
         ranges = lineage_ranges(self.segments)
         inherited = pd.Series(False, index=rows.index)
         if ranges:
@@ -208,7 +211,8 @@ class Run:
         if ranges:
             starts = sorted((first, name) for name, (first, end) in ranges.items() if first < end)
             owner = np.searchsorted([first for first, _ in starts], rows["step"], side="right") - 1
-            rows["segment"] = [starts[max(i, 0)][1] for i in owner]
+            names = pa.array([name for _, name in starts], pa.large_string())
+            rows["segment"] = pd.array(names.take(pa.array(np.maximum(owner, 0))), "str")
         return rows
 
 
@@ -261,24 +265,37 @@ def make_table(rows: pd.DataFrame, run: str, segment: str | None = None) -> pd.D
             column cannot be told from NaN and counts as *not logged*; give an Arrow column to keep the
             difference.
     """
-    table = rows.copy()
-    table["run"] = run
-    if segment is not None or "segment" not in table:
-        table["segment"] = segment or run
-    for axis in ("tokens", "samples"):
-        table[axis] = (
-            table[axis].astype("Int64") if axis in table else pd.array([pd.NA] * len(table), "Int64")
-        )
-    table["wall_time"] = (
-        table["wall_time"].astype("Float64")
-        if "wall_time" in table
-        else pd.array([pd.NA] * len(table), "Float64")
-    )
-    table["step"] = table["step"].astype("int64")
-    metrics = [column for column in rows.columns if column not in AXES]
-    for metric in metrics:
-        table[metric] = as_arrow(table[metric])
-    return table[[*AXES, *metrics]].reset_index(drop=True)
+    count = len(rows)
+    columns: dict[str, pd.Series] = {"run": constant(run, count)}
+    named = segment is None and "segment" in rows
+    columns["segment"] = rows["segment"].astype("str") if named else constant(segment or run, count)
+    columns["step"] = rows["step"].astype("int64")
+    for axis, kind in (("tokens", pa.int64()), ("samples", pa.int64()), ("wall_time", pa.float64())):
+        columns[axis] = as_arrow(rows[axis], kind) if axis in rows else _never_logged(count, kind)
+    for metric in rows.columns:
+        if metric not in AXES:
+            columns[metric] = as_arrow(rows[metric])
+    return pd.DataFrame({name: column.reset_index(drop=True) for name, column in columns.items()}, copy=False)
+
+
+CHUNK = 65536
+"""Rows of a column that stands in memory once and is repeated: a constant one costs nothing."""
+
+
+def constant(text: str, count: int) -> pd.Series:
+    """A column of `count` times the same text."""
+    chunk = pa.repeat(pa.scalar(text, pa.large_string()), min(count, CHUNK))
+    return pd.Series(pd.array(_repeated(chunk, count), "str"))
+
+
+def _never_logged(count: int, kind: pa.DataType) -> pd.Series:
+    chunk = pa.nulls(min(count, CHUNK), kind)
+    return pd.Series(pd.arrays.ArrowExtensionArray(_repeated(chunk, count)))
+
+
+def _repeated(chunk: pa.Array, count: int) -> pa.ChunkedArray:
+    whole, rest = divmod(count, CHUNK) if count else (0, 0)
+    return pa.chunked_array([*[chunk] * whole, chunk.slice(0, rest)], chunk.type)
 
 
 def metric_column(values: Sequence[float | None], name: str | None = None) -> pd.Series:
@@ -288,12 +305,15 @@ def metric_column(values: Sequence[float | None], name: str | None = None) -> pd
     )
 
 
-def as_arrow(column: pd.Series) -> pd.Series:
-    """A metric column as Arrow doubles. NaN in a numpy column becomes null; an Arrow column is kept."""
+def as_arrow(column: pd.Series, kind: pa.DataType = pa.float64()) -> pd.Series:  # noqa: B008 (immutable)
+    """A column as Arrow numbers. NaN in a numpy column becomes null; an Arrow column is kept."""
     if isinstance(column.dtype, pd.ArrowDtype):
-        values = column.array._pa_array.cast(pa.float64())
+        values = column.array._pa_array.cast(kind)
+    elif pd.api.types.is_integer_dtype(column.dtype):
+        values = pa.array(column).cast(kind)
     else:
-        values = pa.array(column.to_numpy("float64", na_value=float("nan")), from_pandas=True)
+        doubles = pa.array(column.to_numpy("float64", na_value=float("nan")), from_pandas=True)
+        values = doubles.cast(kind)
     return pd.Series(pd.arrays.ArrowExtensionArray(values), index=column.index, name=column.name)
 
 

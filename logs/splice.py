@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from experiments.configuration import InputError
-from logs.schema import AXES, Quirk, Run, Segment, is_logged, lineage_ranges
+from logs.schema import AXES, Quirk, Run, Segment, constant, lineage_ranges
 
 GAP_FACTOR = 20
 """Where a log is sampled unevenly, a distance of more than this many usual (median) ones counts as a gap."""
@@ -42,60 +43,90 @@ def splice(parts: Sequence[Run], name: str, forks: Sequence[Fork] = ()) -> Run:
         in none.
     """
     parts = sorted(parts, key=lambda part: len(part.table))
-    known = {fork.id for fork in forks}
-    tables: list[pd.DataFrame] = []
+    known = {fork.id: i for i, fork in enumerate(forks)}
+    places = dict(known)  # name of a segment -> its place in the order of time
+    codes: list[np.ndarray] = []
     rewinds: list[str] = []
     for part in parts:
-        table = part.table.assign(run=name)
-        table.loc[table["segment"] == "", "segment"] = name
-        if unknown := sorted(set(table["segment"]) - known) if known else []:
+        code, names = codes_of(part.table["segment"])
+        names = [segment or name for segment in names]
+        if unknown := sorted(set(names) - set(known)) if known else []:
             raise InputError(f"{name}: the catalogue knows no segment {', '.join(unknown)} of this run")
         if not known:
-            table["segment"], at = split_at_rewinds(table["segment"], table["step"])
+            code, names, at = split_at_rewinds(code, names, part.table["step"].to_numpy())
             rewinds += at
-        tables.append(table)
-    table = _stack(tables)
-    segments = _known_segments(table, forks) if known else _found_segments(table)
-    order = table["segment"].map({segment.id: i for i, segment in enumerate(segments)})
-    by_segment = pd.DataFrame({"segment": order, "step": table["step"]}).sort_values(
-        ["segment", "step"], kind="stable"
-    )
-    table = table.loc[by_segment.index].reset_index(drop=True)
+        codes.append(np.array([places.setdefault(segment, len(places)) for segment in names])[code])
+    table = _stack([part.table for part in parts])
+    code = np.concatenate(codes)
+    del codes
+    order = _order(code, table["step"].to_numpy())
+    if order is not None:
+        table, code = table.take(order).reset_index(drop=True), code[order]
+    segments = _segments(code, table["step"].to_numpy(), list(places), forks)
+    table = table.assign(run=constant(name, len(table)), segment=_names(code, list(places)))
     quirks = [quirk for part in parts for quirk in part.quirks]
     if rewinds:
-        where = ", ".join(rewinds[:5])
+        where = ", ".join(rewinds[:5]) + f" and {len(rewinds) - 5} more" * (len(rewinds) > 5)
         quirks.append(
             Quirk(kind="rewind", count=len(rewinds), where=where, action="the later rows count from there on")
         )
-    quirks += find_quirks(table, segments)
+    quirks += find_quirks(table, code, segments)
     return Run(
         name,
         table,
         _units(parts),
         facts=next((part.facts for part in reversed(parts) if part.facts.model_fields_set), parts[0].facts),
-        segments=tuple(segments),
+        segments=segments,
         quirks=tuple(quirks),
         sources=tuple(sorted((source for part in parts for source in part.sources), key=lambda s: s.path)),
         inferred=tuple(dict.fromkeys(text for part in parts for text in part.inferred)),
     )
 
 
-def split_at_rewinds(segment: pd.Series, step: pd.Series) -> tuple[pd.Series, list[str]]:
-    """Names of segments, cut wherever a segment's steps go back (`a`, `a#2`, `a#3`), and where they did."""
-    names = segment.astype(object).copy()
+def codes_of(column: pd.Series) -> tuple[np.ndarray, list[str]]:
+    """A text column as numbers of names, and the names in the order in which they first occur."""
+    encoded = pa.chunked_array(column.astype("str").array._pa_array).dictionary_encode().combine_chunks()
+    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+
+
+def _names(codes: np.ndarray, names: list[str]) -> pd.Series:
+    """The text column of `codes`, which stand in ascending order."""
+    bounds = np.searchsorted(codes, np.arange(len(names) + 1))
+    used = [(names[i], int(n)) for i, n in enumerate(np.diff(bounds)) if n]
+    columns = [constant(name, count) for name, count in used]
+    return columns[0] if len(columns) == 1 else pd.concat(columns, ignore_index=True).astype("str")
+
+
+def split_at_rewinds(
+    codes: np.ndarray, names: list[str], step: np.ndarray
+) -> tuple[np.ndarray, list[str], list[str]]:
+    """Segments cut wherever the steps of one go back (`a`, `a#2`, `a#3`): the new numbers of their names, the
+    names in the order in which they first occur, and where the steps went back."""
+    pieces: list[tuple[int, str]] = []  # first row and name of each
+    split = np.empty(len(codes), np.int64)
     places: list[str] = []
-    for name in segment.unique():
-        rows = np.flatnonzero((segment == name).to_numpy())
-        steps = step.to_numpy()[rows]
-        back = np.flatnonzero(np.diff(steps) < 0) + 1
-        places += [f"step {steps[i - 1]} -> {steps[i]}" for i in back]
-        part = np.searchsorted(back, np.arange(len(rows)), side="right")
-        names.iloc[rows] = [name if number == 0 else f"{name}#{number + 1}" for number in part]
-    return names.astype(str), places
+    for i, name in enumerate(names):
+        rows = np.flatnonzero(codes == i) if len(names) > 1 else slice(None)
+        steps = step[rows]
+        back = np.flatnonzero(steps[1:] < steps[:-1]) + 1
+        places += [f"step {steps[at - 1]} -> {steps[at]}" for at in back]
+        piece = np.zeros(len(steps), np.int64)
+        piece[back] = 1
+        split[rows] = np.cumsum(piece) + len(pieces)
+        starts = np.concatenate([[0], back])
+        firsts = starts if isinstance(rows, slice) else rows[starts]
+        pieces += [(int(at), f"{name}#{k}" if k > 1 else name) for k, at in enumerate(firsts, start=1)]
+    in_time = sorted(range(len(pieces)), key=lambda i: pieces[i])
+    rank = np.empty(len(pieces), np.int64)
+    rank[in_time] = np.arange(len(pieces))
+    return rank[split], [pieces[i][1] for i in in_time], places
 
 
 def _stack(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """The tables one under the other; a metric that one of them lacks was not logged there."""
+    if len(tables) == 1:
+        return tables[0]
     metrics = list(dict.fromkeys(name for table in tables for name in table.columns if name not in AXES))
     for i, table in enumerate(tables):
         absent = {name: _absent(len(table)) for name in metrics if name not in table}
@@ -107,31 +138,30 @@ def _absent(rows: int) -> pd.arrays.ArrowExtensionArray:
     return pd.arrays.ArrowExtensionArray(pa.nulls(rows, pa.float64()))
 
 
-def _known_segments(table: pd.DataFrame, forks: Sequence[Fork]) -> list[Segment]:
-    last = table.groupby("segment")["step"].max()
-    return [
+def _order(code: np.ndarray, step: np.ndarray) -> np.ndarray | None:
+    """The rows by segment and step, those of one step as written; None if they stand so already."""
+    ahead = (code[1:] > code[:-1]) | ((code[1:] == code[:-1]) & (step[1:] >= step[:-1]))
+    return None if ahead.all() else np.lexsort((step, code))
+
+
+def _segments(
+    code: np.ndarray, step: np.ndarray, names: list[str], forks: Sequence[Fork]
+) -> tuple[Segment, ...]:
+    """The segments of rows that are sorted by segment and step: the known ones, or else those found."""
+    ends = np.searchsorted(code, np.arange(len(names)), side="right")
+    starts = np.searchsorted(code, np.arange(len(names)))
+    found = forks or [
+        Fork(name, int(step[starts[i]]), names[i - 1] if i else None) for i, name in enumerate(names)
+    ]
+    return tuple(
         Segment(
             id=fork.id,
             first_step=fork.first_step,
-            last_step=int(last.get(fork.id, fork.first_step - 1)),
+            last_step=int(step[end - 1]) if end > start else fork.first_step - 1,
             parent=fork.parent,
         )
-        for fork in forks
-    ]
-
-
-def _found_segments(table: pd.DataFrame) -> list[Segment]:
-    steps = table.groupby("segment", sort=False)["step"].agg(["min", "max"])
-    names = list(steps.index)
-    return [
-        Segment(
-            id=name,
-            first_step=int(steps["min"].iloc[i]),
-            last_step=int(steps["max"].iloc[i]),
-            parent=names[i - 1] if i else None,
-        )
-        for i, name in enumerate(names)
-    ]
+        for fork, start, end in zip(found, starts, ends, strict=True)
+    )
 
 
 def _units(parts: Sequence[Run]) -> dict[str, str]:
@@ -145,84 +175,79 @@ def _units(parts: Sequence[Run]) -> dict[str, str]:
     return units
 
 
-def find_quirks(table: pd.DataFrame, segments: Sequence[Segment]) -> list[Quirk]:
-    """What is odd in the rows of a run: overlaps, inherited history, repeated cells, non-finite, gaps."""
-    quirks = [*_fork_quirks(table, segments), *_repeat_quirks(table), *_non_finite_quirks(table)]
-    return [*quirks, *_step_quirks(np.unique(table["step"].to_numpy()))]
+def find_quirks(table: pd.DataFrame, code: np.ndarray, segments: Sequence[Segment]) -> list[Quirk]:
+    """What is odd in the rows of a run: overlaps, inherited history, repeated cells, non-finite, gaps.
+
+    Args:
+        table: sorted by segment and step.
+        code: the place in `segments` of each row's segment.
+    """
+    step = table["step"].to_numpy()
+    quirks = [*_fork_quirks(code, step, segments), *_repeat_quirks(table, code, step)]
+    for metric in table.columns[len(AXES) :]:
+        finite = pc.fill_null(pc.is_finite(table[metric].array._pa_array), True).to_numpy()
+        quirks += _at_steps("non_finite", step[~finite], metric, "kept as logged")
+    return [*quirks, *_step_quirks(step)]
 
 
-def _fork_quirks(table: pd.DataFrame, segments: Sequence[Segment]) -> list[Quirk]:
+def _at_steps(kind: str, steps: np.ndarray, what: str, action: str, more: str = "") -> list[Quirk]:
+    """The quirk of `what` at some steps, one for each time that it occurs; none if there are no steps."""
+    if not len(steps):
+        return []
+    return [Quirk(kind=kind, count=len(steps), where=f"{what}, {_listed(steps)}{more}", action=action)]
+
+
+def _listed(steps: np.ndarray) -> str:
+    """Up to five different steps by number, more by their range."""
+    first, last = int(steps.min()), int(steps.max())
+    if first == last:
+        return f"step {first}"
+    some = np.unique(steps) if len(steps) < 1000 else steps
+    return f"steps {', '.join(map(str, some))}" if len(some) <= 5 else f"steps {first}-{last}"
+
+
+def _fork_quirks(code: np.ndarray, step: np.ndarray, segments: Sequence[Segment]) -> list[Quirk]:
     ranges = lineage_ranges(segments)
     quirks: list[Quirk] = []
-    for segment in segments:
-        steps = table.loc[table["segment"] == segment.id, "step"]
+    for i, segment in enumerate(segments):
+        steps = step[np.searchsorted(code, i) : np.searchsorted(code, i, side="right")]
         first, end = ranges.get(segment.id, (segment.first_step, segment.first_step))
-        late, early = steps[steps >= end], steps[steps < first]
-        if len(late):
-            quirks.append(
-                Quirk(
-                    kind="overlap",
-                    count=len(late),
-                    where=f"{segment.id}, steps {late.min()}-{late.max()}",
-                    action="logged after the fork; kept, but the lineage takes the child's rows",
-                )
-            )
-        if len(early):
-            quirks.append(
-                Quirk(
-                    kind="inherited_history",
-                    count=len(early),
-                    where=f"{segment.id}, steps {early.min()}-{early.max()}",
-                    action="the parents' rows as copied by the fork; they fill only what the parents lack",
-                )
-            )
+        late = "logged after the fork; kept, but the lineage takes the child's rows"
+        early = "the parents' rows as copied by the fork; they fill only what the parents lack"
+        quirks += _at_steps("overlap", steps[steps >= end], segment.id, late)
+        quirks += _at_steps("inherited_history", steps[steps < first], segment.id, early)
     return quirks
 
 
-def _repeat_quirks(table: pd.DataFrame) -> list[Quirk]:
+def _repeat_quirks(table: pd.DataFrame, code: np.ndarray, step: np.ndarray) -> list[Quirk]:
     """Cells that one segment logged more than once for one step."""
-    rows = table[table.duplicated(["segment", "step"], keep=False)]
+    again = np.zeros(len(step) + 1, bool)
+    again[1:-1] = (step[1:] == step[:-1]) & (code[1:] == code[:-1])
+    if not again.any():
+        return []
+    rows = np.flatnonzero(again[:-1] | again[1:])  # all rows of the steps that have several
+    group, steps = np.cumsum(~again[:-1])[rows], step[rows]
     quirks: list[Quirk] = []
     for metric in table.columns[len(AXES) :]:
-        logged = rows[is_logged(rows[metric])]
-        values = logged[metric].to_numpy("float64")
-        groups = pd.Series(values).groupby([logged["segment"].to_numpy(), logged["step"].to_numpy()])
-        spread = (groups.max() - groups.min())[groups.size() > 1]
-        if not len(spread):
+        cells = table[metric].array._pa_array.take(pa.array(rows))
+        logged = cells.is_valid().to_numpy()
+        values, groups, at = cells.drop_null().to_numpy(), group[logged], steps[logged]
+        starts = np.flatnonzero(np.diff(groups, prepend=-1))
+        several = np.diff(starts, append=len(groups)) > 1
+        if not several.any():
             continue
+        with np.errstate(invalid="ignore"):
+            spread = (np.fmax.reduceat(values, starts) - np.fmin.reduceat(values, starts))[several]
         differ = int((spread > 0).sum())
-        steps = spread.index.get_level_values(1)
-        what = f"{differ} of them differ, by at most {spread.max():.3g}" if differ else "all equal"
-        quirks.append(
-            Quirk(
-                kind="duplicate_step",
-                count=len(spread),
-                where=f"{metric}, steps {steps.min()}-{steps.max()}; {what}",
-                action="all kept; the last one counts in the lineage",
-            )
-        )
+        what = f"{differ} of them differ, by at most {np.nanmax(spread):.3g}" if differ else "all equal"
+        action = "all kept; the last one counts in the lineage"
+        quirks += _at_steps("duplicate_step", at[starts][several], metric, action, f"; {what}")
     return quirks
 
 
-def _non_finite_quirks(table: pd.DataFrame) -> list[Quirk]:
-    quirks: list[Quirk] = []
-    for metric in table.columns[len(AXES) :]:
-        logged = table[is_logged(table[metric])]
-        bad = logged["step"][~np.isfinite(logged[metric].array._pa_array.to_numpy())]
-        if len(bad):
-            quirks.append(
-                Quirk(
-                    kind="non_finite",
-                    count=len(bad),
-                    where=f"{metric}, steps {bad.min()}-{bad.max()}",
-                    action="kept as logged",
-                )
-            )
-    return quirks
-
-
-def _step_quirks(steps: np.ndarray) -> list[Quirk]:
-    """Thinning and gaps in the sorted steps of a run."""
+def _step_quirks(step: np.ndarray) -> list[Quirk]:
+    """Thinning and gaps in the steps of a run."""
+    steps = np.unique(step)
     distance = np.diff(steps)
     if len(distance) < 2:
         return []
@@ -231,30 +256,18 @@ def _step_quirks(steps: np.ndarray) -> list[Quirk]:
     regular = count.max() >= 0.9 * len(distance)
     limit = stride if regular else GAP_FACTOR * float(np.median(distance))
     quirks: list[Quirk] = []
+    kept = "kept; not filled in"
     if regular and stride > 1:
-        quirks.append(
-            Quirk(
-                kind="thinned", count=len(steps), where=f"every {stride} steps", action="kept; not filled in"
-            )
-        )
+        quirks.append(Quirk(kind="thinned", count=len(steps), where=f"every {stride} steps", action=kept))
     if not regular:
-        quirks.append(
-            Quirk(
-                kind="uneven_sampling",
-                count=len(steps),
-                where=f"usual distance {np.median(distance):g} steps, largest {distance.max()}",
-                action="kept; not filled in",
-            )
-        )
+        where = f"usual distance {np.median(distance):g} steps, largest {distance.max()}"
+        quirks.append(Quirk(kind="uneven_sampling", count=len(steps), where=where, action=kept))
     gaps = np.flatnonzero(distance > limit)
     if len(gaps):
         longest = gaps[distance[gaps].argmax()]
-        quirks.append(
-            Quirk(
-                kind="gap",
-                count=len(gaps),
-                where=f"the longest from step {steps[longest]} to {steps[longest + 1]}",
-                action="left open",
-            )
-        )
+        where = f"the longest from step {steps[longest]} to {steps[longest + 1]}"
+        if len(gaps) > 1:
+            first = ", ".join(f"{steps[at]}-{steps[at + 1]}" for at in gaps[:5])
+            where += f"; {'all' if len(gaps) <= 5 else 'the first five'}: {first}"
+        quirks.append(Quirk(kind="gap", count=len(gaps), where=where, action="left open"))
     return quirks

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.configuration import Config, InputError, parse, write_json
-from logs.schema import AXES, Quirk, Run, RunFacts, Segment, Source
+from logs.schema import Quirk, Run, RunFacts, Segment, Source
 
 ROOT = Path("logs/runs")
 SCHEMA_VERSION = 1
@@ -117,7 +117,7 @@ def folder_replaced_whole(folder: Path) -> Iterator[Path]:
 
 def _write(run: Run, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    pq.write_table(to_arrow(run.table), folder / "log.parquet", compression="zstd")
+    _write_table(run.table, folder / "log.parquet")
     stored = StoredRun(
         schema_version=SCHEMA_VERSION,
         name=run.name,
@@ -131,6 +131,18 @@ def _write(run: Run, folder: Path) -> None:
     write_json(folder / "run.json", stored.model_dump(mode="json", exclude_none=True))
 
 
+ROW_GROUP = 2**19
+
+
+def _write_table(table: pd.DataFrame, path: Path) -> None:
+    """Written group by group, so that no second copy of a long table stands in memory."""
+    schema = to_arrow(table.iloc[:0]).schema
+    names = ["run", "segment"]
+    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=names) as writer:
+        for start in range(0, max(len(table), 1), ROW_GROUP):
+            writer.write_table(to_arrow(table.iloc[start : start + ROW_GROUP]))
+
+
 def to_arrow(table: pd.DataFrame) -> pa.Table:
     """A run's table as an Arrow table: text, 64-bit integers, doubles; null is *not logged*."""
     return pa.table({str(name): _column(table[name]) for name in table.columns})
@@ -139,10 +151,14 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
 def _column(column: pd.Series) -> pa.Array:
     kind = {"step": pa.int64(), "tokens": pa.int64(), "samples": pa.int64(), "wall_time": pa.float64()}
     if column.name in ("run", "segment"):
-        return pa.array(column.astype(object).tolist(), pa.string())
+        return column.astype("str").array._pa_array.cast(pa.string())
     if column.name in kind:
-        return pa.array(column, kind[column.name])
+        return column.array._pa_array if _is_arrow(column) else pa.array(column, kind[column.name])
     return column.array._pa_array
+
+
+def _is_arrow(column: pd.Series) -> bool:
+    return isinstance(column.dtype, pd.ArrowDtype)
 
 
 def read_run(name_or_path: str | Path, root: Path = ROOT) -> Run:
@@ -183,10 +199,10 @@ def read_run(name_or_path: str | Path, root: Path = ROOT) -> Run:
 
 def _from_arrow(table: pa.Table) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {}
-    types: dict[str, Any] = {"run": "str", "segment": "str", "step": "int64", "wall_time": "Float64"}
+    types: dict[str, Any] = {"run": "str", "segment": "str", "step": "int64"}
     for name in table.column_names:
         column = pd.Series(pd.arrays.ArrowExtensionArray(table.column(name)))
-        columns[name] = column.astype(types.get(name, "Int64")) if name in AXES else column
+        columns[name] = column.astype(types[name]) if name in types else column
     return pd.DataFrame(columns)
 
 

@@ -3,9 +3,10 @@
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
-from logs.schema import AXES, Run, is_logged
+from logs.schema import AXES, Run
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -40,18 +41,18 @@ def _last_tokens(lineage: pd.DataFrame) -> int | None:
 
 
 def _metric(column: pd.Series, unit: str) -> dict[str, Any]:
-    values = column[is_logged(column)].array._pa_array.to_numpy().tolist()
-    finite = [value for value in values if math.isfinite(value)]
+    values = column.array._pa_array.drop_null().to_numpy()
+    finite = values[np.isfinite(values)]
     return {
         "unit": unit,
         "n": len(values),
-        "first": _finite(values[0]) if values else None,
-        "last": _finite(values[-1]) if values else None,
-        "min": min(finite, default=None),
-        "max": max(finite, default=None),
+        "first": _finite(values[0]) if len(values) else None,
+        "last": _finite(values[-1]) if len(values) else None,
+        "min": float(finite.min()) if len(finite) else None,
+        "max": float(finite.max()) if len(finite) else None,
         "non_finite": len(values) - len(finite),
     }
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None

@@ -1,6 +1,13 @@
-"""Reader of any CSV or TSV table with a column that counts steps: one row per step, one column per metric."""
+"""Reader of any CSV or TSV table with a column that counts steps: one row per step, one column per metric.
+
+A file of any length is read in blocks of lines. In a block all cells are taken for numbers; only where that
+fails are its cells read as text and looked at one column at a time.
+"""
 
 import csv
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,16 +16,19 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from experiments.configuration import InputError
-from logs.naming import canonical_names, load_names
+from logs.naming import canonical_names
 from logs.readers import NotALog, Sample, take_sample
-from logs.readers.opened import open_bytes
-from logs.schema import AXES, Quirk, Run, make_table, unit_of
+from logs.readers.opened import in_order, line_blocks, open_bytes
+from logs.schema import Quirk, Run
+from logs.tables import Block, block_of, is_segment, line_quirk, run_of, table_of
 
 NAME = "csv"
-VERSION = "1"
+VERSION = "2"
 FALLBACK = True
 
 DELIMITERS = (",", "\t", ";")
+ONE_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 
 def matches(sample: Sample) -> bool:
@@ -62,8 +72,20 @@ def _is_number(cell: str) -> bool:
     try:
         float(cell)
     except ValueError:
-        return False
+        return bool(ONE_COMMA.fullmatch(cell.strip()))
     return True
+
+
+def find_comma(sample: Sample, delimiter: str) -> str:
+    """What a comma inside the numbers of the head stands for, a key of `tables.COMMAS`; nothing if no cell
+    settles it, as `1,234` does not, or if two cells contradict each other."""
+    rows = list(csv.reader(sample.lines[1:], delimiter=delimiter))
+    cells = [cell.strip() for row in rows for cell in row if "," in cell]
+    thousands = any(THOUSANDS.fullmatch(c) and (c.count(",") > 1 or "." in c) for c in cells)
+    decimal = any(ONE_COMMA.fullmatch(c) and not THOUSANDS.fullmatch(c) for c in cells)
+    if thousands == decimal:
+        return ""
+    return "thousands" if thousands else "decimal"
 
 
 def read(path: Path) -> list[Run]:
@@ -73,131 +95,135 @@ def read(path: Path) -> list[Run]:
         NotALog: no rows, or no column counts steps.
         InputError: not a table that can be read, or no row has a step.
     """
-    if _lone_header(take_sample(path)) is not None:
+    table, quirks = read_table(path)
+    return [run_of(table, quirks)]
+
+
+def read_table(
+    path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names
+) -> tuple[pd.DataFrame, list[Quirk]]:
+    """The rows of a CSV file and what was odd in them; see `tables.table_of` for `names` and what it raises."""
+    sample = take_sample(path)
+    if _lone_header(sample) is not None:
         raise NotALog(f"{path}: no rows below the header")
-    cells, quirks = _read_cells(path)
-    names = canonical_names(cells.column_names)
-    if "step" not in names.values():
-        known = ", ".join(load_names().axes["step"])
-        raise NotALog(
-            f"{path}: no column counts steps; it has {', '.join(cells.column_names)}; rename one ({known})"
-        )
-    columns: dict[str, pd.Series] = {}
-    for name, cell in zip(cells.column_names, cells.columns, strict=True):
-        target = names[name]
-        if target in ("run", "segment"):
-            if target == "segment":
-                columns[target] = pd.Series(
-                    ["" if c is None else _text(c) for c in cell.to_pylist()], dtype="str"
-                )
-            continue
-        numbers, text = as_numbers(cell)
-        if text:
-            quirks.append(
-                Quirk(
-                    kind="text_value",
-                    count=text,
-                    where=f"column {name}",
-                    action="no number; left in the file",
-                )
-            )
-        if target in AXES or numbers.null_count < len(numbers):
-            columns[target] = pd.Series(pd.arrays.ArrowExtensionArray(numbers))
-    table, without_step = _with_whole_steps(pd.DataFrame(columns))
-    if without_step:
-        quirks.append(
-            Quirk(
-                kind="no_step",
-                count=without_step,
-                where="rows",
-                action="no whole-number step from 0 up; left out",
-            )
-        )
-    if table.empty:
-        raise InputError(f"{path}: no row has a whole number from 0 up in its step column")
-    return [
-        Run(
-            "",
-            table,
-            {metric: unit_of(metric) for metric in table.columns[len(AXES) :]},
-            quirks=tuple(quirks),
-        )
-    ]
+    delimiter = find_delimiter(sample) or ","
+    comma = find_comma(sample, delimiter)
+    too_long: list[int] = []
+    torn: list[int] = []
+    columns = header(sample, delimiter)
+    blocks = _blocks(
+        path, columns, _text_columns(sample, columns, delimiter), delimiter, comma, too_long, torn
+    )
+    table, quirks = table_of(path, blocks, names, comma=comma)
+    quirks += [line_quirk(kind, at) for kind, at in (("long_line", too_long), ("torn_tail", torn)) if at]
+    return table, quirks
 
 
-def _read_cells(path: Path) -> tuple[pa.Table, list[Quirk]]:
-    """The cells of the file as Arrow columns, an empty cell as null; lines that do not fit are counted."""
-    broken: list[int] = []
+def header(sample: Sample, delimiter: str) -> list[str]:
+    """Names of the columns.
+
+    Raises:
+        InputError: not UTF-8 text, or a name stands twice.
+    """
+    first = next(line for line in sample.lines if line.strip())
+    names = next(csv.reader([first], delimiter=delimiter))
+    if any("\ufffd" in name for name in names):
+        raise InputError(f"{sample.path}: the header is not UTF-8 text; save the file as UTF-8")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"{sample.path}: the column {', '.join(map(repr, twice))} stands twice; rename one")
+    return names
+
+
+def _text_columns(sample: Sample, names: list[str], delimiter: str) -> set[str]:
+    """The columns that name segments, or in which a cell of the head is no number."""
+    cells = zip(*csv.reader(sample.lines[1:20], delimiter=delimiter), strict=False)
+    text = {
+        name
+        for name, column in zip(names, cells, strict=False)
+        if any(c and not _is_number(c) for c in column)
+    }
+    return text | {name for name in names if is_segment(name)}
+
+
+def _blocks(
+    path: Path,
+    names: list[str],
+    text: set[str],
+    delimiter: str,
+    comma: str,
+    too_long: list[int],
+    torn: list[int],
+) -> Iterator[Block]:
+    """The rows of the file; `too_long` and `torn` take the numbers of lines that are neither rows nor broken."""
+
+    def parse(numbered: tuple[int, bytes]) -> Block:
+        first, lines = numbered
+        broken: list[int] = []
+        try:
+            cells = _cells(lines, names, text, delimiter, broken)
+        except pa.ArrowInvalid:
+            broken.clear()
+            cells = _cells(lines, names, set(names), delimiter, broken)
+        columns = dict(zip(names, cells.combine_chunks().columns, strict=True))
+        chunks = {name: column.chunk(0) for name, column in columns.items() if column.num_chunks}
+        places, left_out = _places(lines, first, cells.num_rows, broken)
+        return block_of(chunks, places, left_out, comma)
+
+    ended = True
+    last: Block | None = None
+
+    def rows(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        nonlocal ended
+        for number, lines in blocks:
+            ended = lines[-1:] in b"\r\n"
+            yield _without_header(number, lines) if number == 1 else (number, lines)
+
+    with open_bytes(path) as stream:
+        for block in in_order(parse, rows(line_blocks(stream, too_long))):
+            if last is not None:
+                yield last
+            last = block
+    if last is not None:
+        if last.broken and not ended and last.broken[-1] > max(last.lines, default=0):
+            torn.append(last.broken[-1])
+            last = replace(last, broken=last.broken[:-1])
+        yield last
+
+
+def _without_header(number: int, lines: bytes) -> tuple[int, bytes]:
+    head = re.match(rb"(\xef\xbb\xbf)?\s*[^\r\n]*(\r\n|\n|\r)?", lines)
+    cut = head.end() if head else 0
+    return number + len(lines[:cut].splitlines()), lines[cut:]
+
+
+def _cells(lines: bytes, names: list[str], text: set[str], delimiter: str, broken: list[int]) -> pa.Table:
+    """The rows in some lines, those of the columns in `text` as bytes, all others as numbers. `broken` takes
+    the rows, counted from 1, with another number of cells than the header; they are left out."""
 
     def skip(row: pacsv.InvalidRow) -> str:
         broken.append(row.number)
         return "skip"
 
-    delimiter = find_delimiter(take_sample(path)) or ","
-    try:
-        with open_bytes(path) as stream:
-            cells = pacsv.read_csv(
-                stream,
-                read_options=pacsv.ReadOptions(use_threads=False),
-                parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
-                convert_options=pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True),
-            )
-        names = cells.column_names
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: cannot be read as a table: {error}") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: the header is not UTF-8 text; save the file as UTF-8") from None
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"{path}: the column {', '.join(map(repr, twice))} stands twice; rename one")
-    if not broken:
-        return cells, []
-    torn = broken[-1] == cells.num_rows + len(broken) + 1 and not _ends_with_newline(path)
-    where = f"line {', '.join(str(line) for line in broken[:5])}"
-    kind, action = (
-        ("torn_tail", "the last line was cut off; left out")
-        if torn and len(broken) == 1
-        else ("broken_line", "another number of cells than the header; left out")
+    types = {name: pa.binary() if name in text else pa.float64() for name in names}
+    if not lines.strip():
+        return pa.table({name: pa.nulls(0, kind) for name, kind in types.items()})
+    return pacsv.read_csv(
+        pa.BufferReader(lines),
+        read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(lines) + 1),
+        parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+        convert_options=pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True, column_types=types),
     )
-    return cells, [Quirk(kind=kind, count=len(broken), where=where, action=action)]
 
 
-def _ends_with_newline(path: Path) -> bool:
-    last = b""
-    with open_bytes(path) as stream:
-        while data := stream.read(2**20):
-            last = data[-1:]
-    return last == b"\n"
-
-
-def as_numbers(cells: pa.ChunkedArray) -> tuple[pa.ChunkedArray, int]:
-    """A column as doubles, and how many of its cells are no number (null in the result). NaN stays NaN."""
-    try:
-        return cells.cast(pa.float64()), 0
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        values: list[float | None] = []
-        text = 0
-        for cell in cells.to_pylist():
-            number = float(_text(cell)) if _is_number(_text(cell)) else None
-            text += cell is not None and number is None
-            values.append(number)
-        return pa.chunked_array([pa.array(values, pa.float64(), from_pandas=False)]), text
-
-
-def _text(cell: object) -> str:
-    """A cell that is no number as text; bytes that are not UTF-8 show as U+FFFD."""
-    return cell.decode(errors="replace") if isinstance(cell, bytes) else str(cell)
-
-
-def _with_whole_steps(rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The rows whose step is a whole number from 0 up, as a table of the schema, and how many had none."""
-    step = rows["step"].to_numpy("float64", na_value=np.nan)
-    with np.errstate(invalid="ignore"):
-        whole = np.isfinite(step) & (np.floor(step) == step) & (step >= 0) & (step < 2**53)
-    kept = rows[whole].reset_index(drop=True).assign(step=step[whole].astype("int64"))
-    for axis in ("tokens", "samples", "wall_time"):
-        if axis in kept:
-            values = kept[axis].to_numpy("float64", na_value=np.nan)
-            if axis != "wall_time":
-                values = np.where(np.isfinite(values), np.floor(values), np.nan)
-            kept[axis] = pd.array(pd.array(values, "Float64"), "Float64" if axis == "wall_time" else "Int64")
-    return make_table(kept, run=""), int((~whole).sum())
+def _places(
+    lines: bytes, first: int, rows: int, broken: list[int]
+) -> tuple[Sequence[int] | np.ndarray, list[int]]:
+    """The numbers of the lines in which the rows stand, and of those that are `broken`; blank lines, which
+    are no rows, count as lines."""
+    if not broken and rows == lines.count(b"\n") + (lines[-1:] != b"\n"):
+        return range(first, first + rows), []
+    filled = np.array([i for i, line in enumerate(lines.splitlines()) if line.strip()], int)
+    at = np.array(broken, int) - 1
+    is_row = np.ones(len(filled), bool)
+    is_row[at] = False
+    return filled[is_row][:rows] + first, (filled[at] + first).tolist()

@@ -7,10 +7,13 @@ over before they fill the memory.
 import gzip
 import io
 import lzma
+import os
 import zlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, TypeVar, cast
 
 import pyarrow as pa
 
@@ -24,6 +27,10 @@ BOMB_RATIO = 300
 """Past `BOMB_BYTES`, an archive may not hold more than this many times what was read of it: logs of one
 repeated line reach about 150, a bomb in gzip 1,000."""
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+WORKERS = min(4, os.cpu_count() or 1)
 BLOCK_BYTES = 8 * 2**20
 LONGEST_LINE = 16 * 2**20
 
@@ -143,3 +150,15 @@ def line_blocks(stream: BinaryIO, too_long: list[int]) -> Iterator[tuple[int, by
         number += block.count(b"\n")
     if rest:
         yield number, rest
+
+
+def in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """`function` of each item, in order, by `WORKERS` threads that run ahead by one item each."""
+    with ThreadPoolExecutor(WORKERS) as pool:
+        waiting: deque[Future[R]] = deque()
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > WORKERS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()

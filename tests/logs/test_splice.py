@@ -138,7 +138,7 @@ def test_gaps_thinning_and_non_finite_values_are_counted() -> None:
     assert set(found) == {"gap", "thinned", "non_finite"}
     assert found["gap"].where == "the longest from step 90 to 150"
     assert found["thinned"].where == "every 10 steps"
-    assert (found["non_finite"].count, found["non_finite"].where) == (1, "train/loss, steps 50-50")
+    assert (found["non_finite"].count, found["non_finite"].where) == (1, "train/loss, step 50")
 
 
 def test_a_whole_log_has_no_quirks() -> None:
