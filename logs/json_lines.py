@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.json as pajson
 
 from logs.naming import canonical_names
-from logs.readers.opened import in_order, line_blocks, open_bytes
+from logs.readers.opened import Lines, in_order, line_blocks, open_bytes
 from logs.schema import Quirk
 from logs.tables import Block, block_of, line_quirk, table_of
 
@@ -64,17 +64,15 @@ def _blocks(path: Path, too_long: list[int], torn: list[int]) -> Iterator[Block]
         yield last
 
 
-def _parse(numbered: tuple[int, bytes]) -> Block:
-    first, lines = numbered
-    lines = lines.removeprefix(BOM) if first == 1 else lines
-    columns = _whole_block(lines)
+def _parse(lines: Lines) -> Block:
+    data = lines.data.removeprefix(BOM) if lines.first == 1 else lines.data
+    columns = _whole_block(data, lines.count)
     if columns is None:
-        return _line_by_line(first, lines)
-    rows = len(next(iter(columns.values())))
-    return block_of(columns, range(first, first + rows))
+        return _line_by_line(lines.first, data)
+    return block_of(columns, range(lines.first, lines.first + lines.count))
 
 
-def _whole_block(lines: bytes) -> dict[str, pa.Array] | None:
+def _whole_block(lines: bytearray, count: int) -> dict[str, pa.Array] | None:
     """The columns of a block each line of which is one row; None if it is anything else."""
     if not lines.isascii():  # Arrow takes bytes for text unseen
         return None
@@ -85,7 +83,7 @@ def _whole_block(lines: bytes) -> dict[str, pa.Array] | None:
         )
     except pa.ArrowInvalid:
         return None
-    if table.num_rows != lines.count(b"\n") + (lines[-1:] != b"\n") or not table.num_columns:
+    if table.num_rows != count or not table.num_columns:
         return None
     columns: dict[str, pa.Array] = {}
     for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True):
@@ -105,7 +103,7 @@ def _flat(name: str, column: pa.Array) -> dict[str, pa.Array]:
     return flat
 
 
-def _line_by_line(first: int, lines: bytes) -> Block:
+def _line_by_line(first: int, lines: bytearray) -> Block:
     rows: list[dict[str, Any]] = []
     places: list[int] = []
     broken: list[int] = []

@@ -245,13 +245,21 @@ def _repeat_quirks(table: pd.DataFrame, code: np.ndarray, step: np.ndarray) -> l
     return quirks
 
 
+def _counted(distance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The different values of `distance`, ascending, and how often each occurs."""
+    if distance.min() == distance.max():
+        return distance[:1], np.array([len(distance)])
+    return np.unique(distance, return_counts=True)
+
+
 def _step_quirks(step: np.ndarray) -> list[Quirk]:
     """Thinning and gaps in the steps of a run."""
-    steps = np.unique(step)
+    ascending = (step[1:] > step[:-1]).all()
+    steps = step if ascending else np.unique(step)
     distance = np.diff(steps)
     if len(distance) < 2:
         return []
-    usual, count = np.unique(distance, return_counts=True)
+    usual, count = _counted(distance)
     stride = int(usual[count.argmax()])
     regular = count.max() >= 0.9 * len(distance)
     limit = stride if regular else GAP_FACTOR * float(np.median(distance))

@@ -220,25 +220,35 @@ def _keep_whole_steps(
     columns: dict[str, pa.ChunkedArray], text: Counter[str], own: Mapping[str, str]
 ) -> np.ndarray:
     """Reduce `columns` to the rows with a step and type the axes. Returns the indices of the other rows."""
-    step = columns["step"].to_numpy()
-    with np.errstate(invalid="ignore"):
-        whole = (np.floor(step) == step) & (step >= 0) & (step < 2**53)
-    left_out = np.flatnonzero(~whole)
-    if len(left_out):
+    left_out = np.zeros(0, np.int64)
+    if not _all_whole(columns["step"]):
+        step = columns["step"].to_numpy()
+        with np.errstate(invalid="ignore"):
+            whole = (np.floor(step) == step) & (step >= 0) & (step < 2**53)
+        left_out = np.flatnonzero(~whole)
         keep = pa.array(whole)
         for name, column in columns.items():
             columns[name] = column.filter(keep)
-        step = step[whole]
-    columns["step"] = pa.chunked_array([pa.array(step.astype("int64"))])
+    columns["step"] = columns["step"].cast(pa.int64())
     for axis in ("tokens", "samples"):
         if axis in columns:
             column = columns[axis]
-            fits = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**62))
-            if odd := len(column) - column.null_count - (pc.sum(fits).as_py() or 0):
-                text[own[axis]] += odd
-                column = pc.if_else(fits, column, None)
-            columns[axis] = column.cast(pa.int64())
+            try:
+                columns[axis] = column.cast(pa.int64())
+            except pa.ArrowInvalid:  # no whole number somewhere
+                fits = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**62))
+                text[own[axis]] += len(column) - column.null_count - (pc.sum(fits).as_py() or 0)
+                columns[axis] = pc.if_else(fits, column, None).cast(pa.int64())
     return left_out
+
+
+def _all_whole(step: pa.ChunkedArray) -> bool:
+    """Whether every cell is a whole number from 0 up."""
+    try:
+        least = pc.min(step.cast(pa.int64())).as_py()
+    except pa.ArrowInvalid:
+        return False
+    return step.null_count == 0 and least is not None and least >= 0
 
 
 def _framed(columns: dict[str, pa.ChunkedArray]) -> pd.DataFrame:

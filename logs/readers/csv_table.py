@@ -18,7 +18,7 @@ import pyarrow.csv as pacsv
 from experiments.configuration import InputError
 from logs.naming import canonical_names
 from logs.readers import NotALog, Sample, take_sample
-from logs.readers.opened import in_order, line_blocks, open_bytes
+from logs.readers.opened import Lines, in_order, line_blocks, open_bytes
 from logs.schema import Quirk, Run
 from logs.tables import Block, block_of, is_segment, line_quirk, run_of, table_of
 
@@ -156,27 +156,26 @@ def _blocks(
 ) -> Iterator[Block]:
     """The rows of the file; `too_long` and `torn` take the numbers of lines that are neither rows nor broken."""
 
-    def parse(numbered: tuple[int, bytes]) -> Block:
-        first, lines = numbered
+    def parse(lines: Lines) -> Block:
         broken: list[int] = []
         try:
-            cells = _cells(lines, names, text, delimiter, broken)
+            cells = _cells(lines.data, names, text, delimiter, broken)
         except pa.ArrowInvalid:
             broken.clear()
-            cells = _cells(lines, names, set(names), delimiter, broken)
+            cells = _cells(lines.data, names, set(names), delimiter, broken)
         columns = dict(zip(names, cells.combine_chunks().columns, strict=True))
         chunks = {name: column.chunk(0) for name, column in columns.items() if column.num_chunks}
-        places, left_out = _places(lines, first, cells.num_rows, broken)
+        places, left_out = _places(lines, cells.num_rows, broken)
         return block_of(chunks, places, left_out, comma)
 
     ended = True
     last: Block | None = None
 
-    def rows(blocks: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    def rows(blocks: Iterator[Lines]) -> Iterator[Lines]:
         nonlocal ended
-        for number, lines in blocks:
-            ended = lines[-1:] in b"\r\n"
-            yield _without_header(number, lines) if number == 1 else (number, lines)
+        for lines in blocks:
+            ended = lines.data[-1:] in b"\r\n"
+            yield _without_header(lines) if lines.first == 1 else lines
 
     with open_bytes(path) as stream:
         for block in in_order(parse, rows(line_blocks(stream, too_long))):
@@ -190,13 +189,14 @@ def _blocks(
         yield last
 
 
-def _without_header(number: int, lines: bytes) -> tuple[int, bytes]:
-    head = re.match(rb"(\xef\xbb\xbf)?\s*[^\r\n]*(\r\n|\n|\r)?", lines)
+def _without_header(lines: Lines) -> Lines:
+    head = re.match(rb"(\xef\xbb\xbf)?\s*[^\r\n]*(\r\n|\n|\r)?", lines.data)
     cut = head.end() if head else 0
-    return number + len(lines[:cut].splitlines()), lines[cut:]
+    above = len(lines.data[:cut].splitlines())
+    return Lines(lines.first + above, lines.count - above, lines.data[cut:])
 
 
-def _cells(lines: bytes, names: list[str], text: set[str], delimiter: str, broken: list[int]) -> pa.Table:
+def _cells(lines: bytearray, names: list[str], text: set[str], delimiter: str, broken: list[int]) -> pa.Table:
     """The rows in some lines, those of the columns in `text` as bytes, all others as numbers. `broken` takes
     the rows, counted from 1, with another number of cells than the header; they are left out."""
 
@@ -205,7 +205,7 @@ def _cells(lines: bytes, names: list[str], text: set[str], delimiter: str, broke
         return "skip"
 
     types = {name: pa.binary() if name in text else pa.float64() for name in names}
-    if not lines.strip():
+    if not lines or lines.isspace():
         return pa.table({name: pa.nulls(0, kind) for name, kind in types.items()})
     return pacsv.read_csv(
         pa.BufferReader(lines),
@@ -215,15 +215,13 @@ def _cells(lines: bytes, names: list[str], text: set[str], delimiter: str, broke
     )
 
 
-def _places(
-    lines: bytes, first: int, rows: int, broken: list[int]
-) -> tuple[Sequence[int] | np.ndarray, list[int]]:
+def _places(lines: Lines, rows: int, broken: list[int]) -> tuple[Sequence[int] | np.ndarray, list[int]]:
     """The numbers of the lines in which the rows stand, and of those that are `broken`; blank lines, which
     are no rows, count as lines."""
-    if not broken and rows == lines.count(b"\n") + (lines[-1:] != b"\n"):
-        return range(first, first + rows), []
-    filled = np.array([i for i, line in enumerate(lines.splitlines()) if line.strip()], int)
+    if not broken and rows == lines.count:
+        return range(lines.first, lines.first + rows), []
+    filled = np.array([i for i, line in enumerate(lines.data.splitlines()) if line.strip()], int)
     at = np.array(broken, int) - 1
     is_row = np.ones(len(filled), bool)
     is_row[at] = False
-    return filled[is_row][:rows] + first, (filled[at] + first).tolist()
+    return filled[is_row][:rows] + lines.first, (filled[at] + lines.first).tolist()

@@ -12,9 +12,11 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
 
+import numpy as np
 import pyarrow as pa
 
 from experiments.configuration import InputError
@@ -31,7 +33,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WORKERS = min(4, os.cpu_count() or 1)
-BLOCK_BYTES = 8 * 2**20
+BLOCK_BYTES = 2 * 2**20
 LONGEST_LINE = 16 * 2**20
 
 
@@ -118,38 +120,54 @@ class _Decompressed(io.RawIOBase):
         super().close()
 
 
-def line_blocks(stream: BinaryIO, too_long: list[int]) -> Iterator[tuple[int, bytes]]:
+@dataclass(frozen=True)
+class Lines:
+    """Whole lines of a file.
+
+    Attributes:
+        first: number of the first, counted from 1 by line feeds.
+        count: how many they are; the last one may lack its line feed only where the file ends.
+    """
+
+    first: int
+    count: int
+    data: bytearray
+
+
+def line_blocks(stream: BinaryIO, too_long: list[int]) -> Iterator[Lines]:
     """The content of `stream` in blocks of whole lines, each of about `BLOCK_BYTES`.
 
     Args:
         stream: as `open_bytes` gives it.
         too_long: takes the numbers of lines of more than `LONGEST_LINE` bytes, which are left out.
-
-    Yields:
-        The number of the block's first line, counted from 1 by line feeds, and the lines; the last line of a
-        file may lack its line feed. Where a line was left out a new block begins.
     """
     number, rest = 1, b""
     skipping = False
-    while data := stream.read(BLOCK_BYTES):
+    while True:
+        data = bytearray(len(rest) + BLOCK_BYTES)
+        data[: len(rest)] = rest
+        got = stream.readinto(memoryview(data)[len(rest) :])  # type: ignore[attr-defined]
+        if not got:
+            break
+        del data[len(rest) + got :]
         if skipping:
-            end = data.find(b"\n")
-            if end < 0:
+            end = data.find(b"\n") + 1
+            if not end:
                 continue
-            data, number, skipping = data[end + 1 :], number + 1, False
+            del data[:end]
+            number, skipping = number + 1, False
         cut = data.rfind(b"\n") + 1
-        if not cut:
-            rest += data
-            if len(rest) > LONGEST_LINE:
-                too_long.append(number)
-                rest, skipping = b"", True
-            continue
-        block = rest + data[:cut] if rest else data[:cut]
-        rest = data[cut:]
-        yield number, block
-        number += block.count(b"\n")
+        rest = bytes(data[cut:])
+        if len(rest) > LONGEST_LINE:
+            too_long.append(number + data.count(b"\n"))
+            rest, skipping = b"", True
+        if cut:
+            del data[cut:]
+            count = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+            yield Lines(number, count, data)
+            number += count
     if rest:
-        yield number, rest
+        yield Lines(number, 1, bytearray(rest))
 
 
 def in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:

@@ -88,10 +88,12 @@ def test_blocks_hold_every_line_once_but_the_endless(lines: list[bytes], ended: 
         patch.setattr(opened, "LONGEST_LINE", 25)
         blocks = list(line_blocks(io.BytesIO(data), too_long))
     expected = data.split(b"\n")
-    for number, block in blocks:
-        for offset, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
-            assert expected[number + offset - 1] == line
-            expected[number + offset - 1] = b""
+    for block in blocks:
+        found = block.data.removesuffix(b"\n").split(b"\n")
+        assert len(found) == block.count
+        for number, line in enumerate(found, start=block.first):
+            assert expected[number - 1] == line
+            expected[number - 1] = b""
     assert [number for number, line in enumerate(expected, start=1) if line] == too_long
     assert all(len(expected[number - 1]) > 18 for number in too_long)
 
