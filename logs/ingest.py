@@ -4,9 +4,10 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from logs.catalogue import Entry, load_catalogue
 from logs.readers import NotALog, find_reader, take_sample
 from logs.readers.opened import name_of
 from logs.schema import Quirk, Run, RunFacts, Source, is_logged
-from logs.splice import splice
+from logs.splice import appended, splice
 from logs.store import ROOT, write_run, write_runs
 
 
@@ -69,23 +70,28 @@ def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | 
     if tokens_per_step is not None and tokens_per_step < 1:
         raise InputError(f"--tokens-per-step is {tokens_per_step}; it must be at least 1")
     parts: dict[str, list[Run]] = {}
-    by_place: set[str] = set()
+    reader_at: dict[str, str] = {}  # of the runs that are named by their place
     left_alone: list[tuple[str, str]] = []
     for file in files:
         try:
-            found_here = _read_file(file, path)
+            reader, found_here = _read_file(file, path)
         except NotALog as error:
             if file == path:
                 raise
             left_alone.append((str(file), str(error).removeprefix(f"{file}: ")))
             continue
-        for run, named_by_place in found_here:
-            if run.name in by_place or (named_by_place and run.name in parts):
+        public = getattr(reader, "PUBLIC", False)
+        together = reader.NAME if getattr(reader, "PARTS", False) else None
+        for run in found_here:
+            if run.name in reader_at and (not together or reader_at[run.name] != together):
                 raise InputError(
                     f"{file}: a second run named {run.name}; ingest them one by one with --as NAME"
                 )
-            by_place |= {run.name} if named_by_place else set()
+            if not public:
+                reader_at[run.name] = reader.NAME
             parts.setdefault(run.name, []).append(run)
+        parts |= {run.name: [appended(parts[run.name])] for run in found_here if together}
+    by_place = set(reader_at)
     if not parts:
         reasons = "; ".join(f"{file}: {reason}" for file, reason in left_alone[:3])
         raise InputError(f"{path}: no training log in it ({reasons or 'no files'})")
@@ -95,22 +101,42 @@ def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | 
     for found, readings in sorted(parts.items()):
         final = _clean((path if path.is_dir() else path.parent).resolve().name) if found == "." else found
         if name is not None:
-            final = name if alone else f"{name}/{final}"
+            within = final.split("/", 1)[-1] if path.is_file() else final  # not named after the file as well
+            final = name if alone else f"{name}/{within}"
         entry = None if found in by_place else load_catalogue().get(found)
         published |= {final} if entry and entry.name == final else set()
         runs.append(complete(readings, final, entry, tokens_per_step))
     return Reading(tuple(runs), tuple(left_alone), frozenset(published))
 
 
-def _read_file(file: Path, path: Path) -> list[tuple[Run, bool]]:
-    """The named runs in one file, each with whether its name comes from the file's place below `path`."""
+def _read_file(file: Path, path: Path) -> tuple[ModuleType, list[Run]]:
+    """The reader of a file and the runs in it, named: a public run as the reader names it, any other by the
+    file's place below `path` and, where a file holds several, by its own name."""
+    if path.is_dir() and file.is_symlink() and not file.resolve().is_relative_to(path.resolve()):
+        raise NotALog(f"{file}: is a link to a file outside {path}; ingest that file itself")
     reader = find_reader(take_sample(file))
     source = _source(file, reader.NAME, reader.VERSION)
     home = file.parent if getattr(reader, "FOLDER", False) else file.with_name(name_of(file))
-    return [
-        (replace(run, name=run.name or _name_by_place(home, path), sources=(source,)), not run.name)
-        for run in reader.read(file)
-    ]
+    place = _name_by_place(home, path)
+    names: dict[str, None] = {}
+    runs: list[Run] = []
+    for run in reader.read(file):
+        name = run.name
+        if not getattr(reader, "PUBLIC", False):
+            name = "/".join(part for part in (place, run.name and _clean(run.name)) if part not in ("", "."))
+            name = _unlike(name or place, names)
+        names[name] = None
+        runs.append(replace(run, name=name, sources=(source,)))
+    return reader, runs
+
+
+def _unlike(name: str, names: Collection[str]) -> str:
+    """`name`, numbered if it is among `names` already: different names may be one once they are clean."""
+    number = 2
+    free = name
+    while free in names:
+        free, number = f"{name}-{number}", number + 1
+    return free
 
 
 def files_at(path: Path) -> tuple[Path, Iterator[Path]]:

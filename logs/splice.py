@@ -5,7 +5,7 @@ which of them count (`Run.lineage`), and quirks say what was odd.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -80,6 +80,23 @@ def splice(parts: Sequence[Run], name: str, forks: Sequence[Fork] = ()) -> Run:
         quirks=tuple(quirks),
         sources=tuple(sorted((source for part in parts for source in part.sources), key=lambda s: s.path)),
         inferred=tuple(dict.fromkeys(text for part in parts for text in part.inferred)),
+    )
+
+
+def appended(parts: Sequence[Run]) -> Run:
+    """Parts that one process after another wrote, as one part in that order.
+
+    Raises:
+        InputError: the parts state different units for one metric.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return replace(
+        parts[0],
+        table=_stack([part.table for part in parts]),
+        units=_units(parts),
+        quirks=tuple(quirk for part in parts for quirk in part.quirks),
+        sources=tuple(source for part in parts for source in part.sources),
     )
 
 

@@ -6,9 +6,15 @@ A reader is any module in this folder with
     matches(sample: Sample) -> bool      is this file mine?
     read(path: Path) -> list[Run]        the rows as written, names mapped, no splicing
 
-and, where they differ from the default, `FALLBACK = True` (asked only when no other reader claims the file)
-and `FOLDER = True` (the run is the folder in which the file lies). A run whose `name` is empty is named after
-its file. Readers take bytes from `opened`, which sees through gz, xz and zst.
+and, where they differ from the default,
+
+    FALLBACK = True     asked only when no other reader claims the file
+    FOLDER = True       the run is the folder in which the file lies
+    PARTS = True        several such files of one folder are one run, in the order of their names
+    PUBLIC = True       its runs are public ones, named as in the catalogue
+
+A run is named after the place of its file; where a file holds several, each has a `name` of its own besides.
+Readers take bytes from `opened`, which sees through gz, xz and zst.
 """
 
 import importlib

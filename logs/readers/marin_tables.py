@@ -18,6 +18,7 @@ from logs.schema import AXES, Run, make_table, unit_of
 
 NAME = "marin-tables"
 VERSION = "1"
+PUBLIC = True
 
 HERO = "marin-535b"
 FIRST_RUN = "hero-12d8b6f0-dee637"
