@@ -120,10 +120,12 @@ def _read_file(file: Path, path: Path) -> tuple[ModuleType, list[Run]]:
     place = _name_by_place(home, path)
     names: dict[str, None] = {}
     runs: list[Run] = []
-    for run in reader.read(file):
+    found = reader.read(file)
+    for run in found:
         name = run.name
         if not getattr(reader, "PUBLIC", False):
-            name = "/".join(part for part in (place, run.name and _clean(run.name)) if part not in ("", "."))
+            own = _clean(run.name) if len(found) > 1 else ""
+            name = "/".join(part for part in (place, own) if part not in ("", "."))
             name = _unlike(name or place, names)
         names[name] = None
         runs.append(replace(run, name=name, sources=(source,)))

@@ -17,7 +17,7 @@ import pyarrow.json as pajson
 from logs.naming import canonical_names
 from logs.readers.opened import Lines, in_order, line_blocks, open_bytes
 from logs.schema import Quirk
-from logs.tables import Block, block_of, line_quirk, table_of
+from logs.tables import Block, block_of, flat_columns, line_quirk, table_of
 
 BOM = b"\xef\xbb\xbf"
 
@@ -87,20 +87,13 @@ def _whole_block(lines: bytearray, count: int) -> dict[str, pa.Array] | None:
         return None
     columns: dict[str, pa.Array] = {}
     for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True):
-        columns.update(_flat(name, column.chunk(0)))
-    return columns
+        columns.update(flat_columns(name, column.chunk(0)))
+    return {name: _text_again(column) for name, column in columns.items()}
 
 
-def _flat(name: str, column: pa.Array) -> dict[str, pa.Array]:
-    """A column, or those of the objects in it; a time that Arrow saw in a text is text again."""
-    if pa.types.is_timestamp(column.type):
-        return {name: column.cast(pa.string())}
-    if not pa.types.is_struct(column.type):
-        return {name: column}
-    flat: dict[str, pa.Array] = {}
-    for field, inner in zip(column.type, column.flatten(), strict=True):
-        flat.update(_flat(f"{name}/{field.name}", inner))
-    return flat
+def _text_again(column: pa.Array) -> pa.Array:
+    """A time that Arrow saw in a text is a text; JSON has no times."""
+    return column.cast(pa.string()) if pa.types.is_timestamp(column.type) else column
 
 
 def _line_by_line(first: int, lines: bytearray) -> Block:

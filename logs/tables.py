@@ -119,6 +119,16 @@ def as_text(cells: pa.Array) -> pa.Array:
         return pa.array([None if word is None else str(word) for word in words], pa.string())
 
 
+def flat_columns(name: str, column: pa.Array) -> dict[str, pa.Array]:
+    """A column, or those of the objects in it as `outer/inner`."""
+    if not pa.types.is_struct(column.type):
+        return {name: column}
+    flat: dict[str, pa.Array] = {}
+    for inner, cells in zip(column.type, column.flatten(), strict=True):
+        flat.update(flat_columns(f"{name}/{inner.name}", cells))
+    return flat
+
+
 def table_of(
     path: Path,
     blocks: Iterable[Block],

@@ -8,10 +8,13 @@ import gzip
 import io
 import lzma
 import os
+import shutil
+import tempfile
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
@@ -74,6 +77,19 @@ def open_bytes(path: Path) -> BinaryIO:
     if kind is None:
         return io.BufferedReader(raw, buffer_size=2**18)
     return cast(BinaryIO, io.BufferedReader(_Decompressed(path, raw, kind), buffer_size=2**18))
+
+
+@contextmanager
+def open_seekable(path: Path) -> Iterator[BinaryIO]:
+    """As `open_bytes`, for formats that are read from their end: an archive is unpacked to a temporary file."""
+    with open_bytes(path) as stream:
+        if compression_of(path) is None:
+            yield stream
+            return
+        with tempfile.TemporaryFile() as unpacked:
+            shutil.copyfileobj(stream, unpacked)
+            unpacked.seek(0)
+            yield cast(BinaryIO, unpacked)
 
 
 class _Decompressed(io.RawIOBase):

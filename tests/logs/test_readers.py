@@ -177,19 +177,11 @@ def test_csv_lines_that_do_not_fit_are_counted(tmp_path: Path) -> None:
             "eval/c4_en-validation/CrossEntropyLoss",
         ),
         ("nemotron/super_release_nvfp4_100B.csv", "lm_loss", "train/loss"),
-        ("wandb-export/smollm3_part1.csv", None, None),
     ],
 )
-def test_real_tables_value_for_value_as_pandas_reads_them(
-    name: str, column: str | None, metric: str | None
-) -> None:
+def test_real_tables_value_for_value_as_pandas_reads_them(name: str, column: str, metric: str) -> None:
     run = read_one(SHARED / name)
     theirs = pd.read_csv(SHARED / name)
-    if column is None:  # W&B writes the run's name into the column's
-        column = metric = next(name for name in theirs.columns if name.endswith(" - lm_loss"))
-        ours = run.series(metric)
-        assert ours.iloc[0][["step", "value"]].tolist() == [4, 12.171820640563965]
-        assert ours["step"].iloc[-1] == 42509
     steps = next(c for c in theirs.columns if canonical_names(list(theirs.columns))[c] == "step")
     logged = theirs[[steps, column]].dropna().sort_values(steps, kind="stable")
     series = run.series(metric)
