@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from logs.naming import canonical_names
@@ -66,10 +67,56 @@ def _blocks(path: Path, too_long: list[int], torn: list[int]) -> Iterator[Block]
 
 def _parse(lines: Lines) -> Block:
     data = lines.data.removeprefix(BOM) if lines.first == 1 else lines.data
-    columns = _whole_block(data, lines.count)
+    columns = _uniform_block(data, lines.count) or _whole_block(data, lines.count)
     if columns is None:
         return _line_by_line(lines.first, data)
     return block_of(columns, range(lines.first, lines.first + lines.count))
+
+
+AS_CSV = bytes.maketrans(b":}", b",,")
+
+
+def _uniform_block(lines: bytearray, count: int) -> dict[str, pa.Array] | None:
+    """The columns of a block all lines of which have the keys of the first, each with a number or null.
+
+    With quotes gone and `:` and `}` made commas, such a block is a CSV table of keys and numbers in turn, which
+    Arrow reads in half the time of JSON. None if the block is anything else: then a cell, a key or a count of
+    `"{:}` does not fit.
+    """
+    first = json_object(lines[: lines.find(b"\n") + 1].decode(errors="replace"))
+    if not first or b"\\" in lines:
+        return None
+    keys = list(first)
+    characters = np.frombuffer(lines, np.uint8)
+    marks = [int(np.count_nonzero(characters == mark)) for mark in b'"{:}']
+    if marks != [2 * len(keys) * count, count, len(keys) * count, count]:
+        return None
+    names = [str(i) for i in range(2 * len(keys) + 1)]
+    pair = (pa.dictionary(pa.int32(), pa.string()), pa.float64())
+    kinds = {name: pair[i % 2] for i, name in enumerate(names[:-1])} | {names[-1]: pa.null()}
+    data = lines.translate(AS_CSV, b'"')
+    try:
+        table = pacsv.read_csv(
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(data) + 1),
+            parse_options=pacsv.ParseOptions(quote_char=False),
+            convert_options=pacsv.ConvertOptions(column_types=kinds, null_values=["", "null", " null"]),
+        )
+    except pa.ArrowInvalid:
+        return None
+    if table.num_rows != count:
+        return None
+    columns: dict[str, pa.Array] = {}
+    for i, key in enumerate(keys):
+        of_key, numbers = table.column(2 * i).combine_chunks(), table.column(2 * i + 1).combine_chunks()
+        if {word.removeprefix("{" if i == 0 else "").strip() for word in _words(of_key)} != {key}:
+            return None
+        columns[key] = numbers
+    return columns
+
+
+def _words(keys: pa.Array) -> list[str]:
+    return [] if keys.null_count else keys.dictionary.to_pylist()
 
 
 def _whole_block(lines: bytearray, count: int) -> dict[str, pa.Array] | None:

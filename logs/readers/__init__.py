@@ -29,6 +29,7 @@ from logs.readers.opened import open_bytes
 
 HEAD_BYTES = 65536
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
+WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
 
 
 class NotALog(InputError):  # noqa: N818 (it is told to the user as any other mistake of input)
@@ -69,7 +70,8 @@ def take_sample(path: Path) -> Sample:
 
     Raises:
         InputError: no such file, it cannot be read, or is an archive whose beginning is damaged.
-        NotALog: no regular file (reading a pipe would wait for ever), an empty one, or a Git-LFS pointer.
+        NotALog: no regular file (reading a pipe would wait for ever), an empty one, a Git-LFS pointer,
+            text in a wide encoding, or a zip archive.
     """
     try:
         if path.exists() and not path.is_file():
@@ -85,6 +87,10 @@ def take_sample(path: Path) -> Sample:
         raise NotALog(
             f"{path}: is a Git-LFS pointer, not the file itself; run `git lfs pull` where it came from"
         )
+    if sample.head.startswith(WIDE_TEXT):
+        raise NotALog(f"{path}: is UTF-16 or UTF-32 text; save it as UTF-8")
+    if sample.head.startswith(b"PK\x03\x04"):
+        raise NotALog(f"{path}: is a zip archive; unpack it and ingest the folder")
     return sample
 
 

@@ -1,30 +1,22 @@
 """Reader of JSON lines: one object per line, one of its keys counts steps."""
 
-import json
 from pathlib import Path
 
-from logs.json_lines import read_json_lines
+from logs.json_lines import json_object, read_json_lines
 from logs.naming import canonical_names
 from logs.readers import Sample
 from logs.schema import AXES, Run, unit_of
 
 NAME = "json-lines"
-VERSION = "1"
+VERSION = "2"
 FALLBACK = True
 
 
 def matches(sample: Sample) -> bool:
-    """A JSON object in the first line, one of whose keys is known to count steps."""
-    keys = _keys(sample.lines[0]) if sample.lines else []
-    return "step" in canonical_names(keys).values()
-
-
-def _keys(line: str) -> list[str]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):  # an integer of thousands of digits is a plain ValueError
-        return []
-    return list(row) if isinstance(row, dict) else []
+    """A JSON object in the first line, one of whose keys is known to count steps and holds no column of them."""
+    row = json_object(sample.lines[0]) if sample.lines else None
+    names = canonical_names([key for key, value in (row or {}).items() if not isinstance(value, dict | list)])
+    return "step" in names.values()
 
 
 def read(path: Path) -> list[Run]:
