@@ -112,8 +112,6 @@ def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | 
 def _read_file(file: Path, path: Path) -> tuple[ModuleType, list[Run]]:
     """The reader of a file and the runs in it, named: a public run as the reader names it, any other by the
     file's place below `path` and, where a file holds several, by its own name."""
-    if path.is_dir() and file.is_symlink() and not file.resolve().is_relative_to(path.resolve()):
-        raise NotALog(f"{file}: is a link to a file outside {path}; ingest that file itself")
     reader = find_reader(take_sample(file))
     source = _source(file, reader.NAME, reader.VERSION)
     home = file.parent if getattr(reader, "FOLDER", False) else file.with_name(name_of(file))
@@ -162,7 +160,10 @@ def files_at(path: Path) -> tuple[Path, Iterator[Path]]:
 
 
 def files_under(path: Path) -> Iterator[Path]:
-    """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over."""
+    """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over.
+
+    A link to a file is read, for DVC may link to its cache; a link to a folder is not entered.
+    """
     if not path.is_dir():
         yield path
         return

@@ -6,6 +6,7 @@ which of them count (`Run.lineage`), and quirks say what was odd.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -102,8 +103,8 @@ def appended(parts: Sequence[Run]) -> Run:
 
 def codes_of(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     """A text column as numbers of names, and the names in the order in which they first occur."""
-    encoded = pa.chunked_array(column.astype("str").array._pa_array).dictionary_encode().combine_chunks()
-    encoded = encoded.chunk(0) if isinstance(encoded, pa.ChunkedArray) else encoded
+    text: Any = column.astype("str").array
+    encoded = pa.chunked_array(text._pa_array).dictionary_encode().combine_chunks()
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 

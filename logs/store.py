@@ -151,7 +151,8 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
 def _column(column: pd.Series) -> pa.Array:
     kind = {"step": pa.int64(), "tokens": pa.int64(), "samples": pa.int64(), "wall_time": pa.float64()}
     if column.name in ("run", "segment"):
-        return column.astype("str").array._pa_array.cast(pa.string())
+        text: Any = column.astype("str").array
+        return text._pa_array.cast(pa.string())
     if column.name in kind:
         return column.array._pa_array if _is_arrow(column) else pa.array(column, kind[column.name])
     return column.array._pa_array

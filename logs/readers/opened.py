@@ -113,7 +113,7 @@ class _Decompressed(io.RawIOBase):
         """As of any raw stream; see `open_bytes` for what it raises."""
         view = memoryview(buffer).cast("B")  # type: ignore[arg-type]
         try:
-            data = self.inner.read(len(view))  # type: ignore[union-attr]
+            data = self.inner.read(len(view))
         except EOFError:
             raise InputError(f"{self.path}: the {self.kind} archive is cut off; fetch it again") from None
         except (OSError, lzma.LZMAError, zlib.error) as error:

@@ -71,7 +71,7 @@ class _Found:
 
 def _blocks(path: Path, found: _Found) -> Iterator[Block]:
     from google.protobuf.message import DecodeError
-    from wandb.proto.wandb_internal_pb2 import Record  # half a second
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # half a second
 
     rows: list[dict[str, Any]] = []
     places: list[int] = []

@@ -1,6 +1,7 @@
 """Splicing: any history of forks, resumes, gaps and copied rows gives back the one truth it was made from."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import pandas as pd
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.configuration import InputError
 from logs.schema import Run, Segment, lineage_ranges, make_table, metric_column
-from logs.splice import Fork, splice
+from logs.splice import Fork, appended, splice
 
 
 def as_run(rows: list[tuple[str, int, float | None]], metric: str = "train/loss") -> Run:
@@ -155,3 +156,51 @@ def test_two_files_of_one_run_must_agree_on_units() -> None:
 def test_a_segment_that_the_catalogue_does_not_know_is_an_error() -> None:
     with pytest.raises(InputError, match="stranger"):
         splice([as_run([("stranger", 0, 1.0)])], "run", [Fork("known", 0)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(resumed(), min_size=2, max_size=3), st.randoms())
+def test_interleaved_writers_are_cut_at_their_own_rewinds(histories: list[History], random) -> None:
+    queues = [[(f"rank{i}", step, value) for _, step, value in h.rows] for i, h in enumerate(histories)]
+    backs = sum(b[1] < a[1] for queue in queues for a, b in pairwise(queue))
+    written = []
+    while any(queues):
+        written.append(random.choice([queue for queue in queues if queue]).pop(0))
+    run = splice([as_run(written)], "run")
+    assert sum(quirk.count for quirk in run.quirks if quirk.kind == "rewind") == backs
+    assert len(run.segments) == backs + len(histories)
+    for i, history in enumerate(histories):
+        own = run.table[run.table["segment"].str.split("#").str[0] == f"rank{i}"]
+        rows = list(zip(own["step"], own["train/loss"], strict=True))
+        assert rows == [(step, value) for _, step, value in history.rows]
+
+
+@settings(max_examples=100, deadline=None)
+@given(resumed(), st.data())
+def test_a_log_in_several_files_splices_to_what_one_file_gives(history: History, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(history.rows) - 1)), max_size=3)))
+    bounds = [0, *cuts, len(history.rows)]
+    files = [history.rows[a:b] for a, b in pairwise(bounds) if a < b]
+    run = splice([appended([as_run(rows) for rows in files])], "run")
+    assert lineage(run) == history.truth
+
+
+@given(st.lists(st.integers(1, 50), min_size=3, max_size=60), st.integers(1, 9))
+@settings(max_examples=100, deadline=None)
+def test_gaps_are_counted_where_steps_are_missing(runs: list[int], stride: int) -> None:
+    """Stretches of steps `stride` apart, each followed by a hole of ten strides, in which nothing was logged."""
+    steps, start = [], 0
+    for length in [200, *runs]:
+        steps += range(start, start + length * stride, stride)
+        start = steps[-1] + 10 * stride
+    found = {quirk.kind: quirk for quirk in splice([as_run([("", s, 1.0) for s in steps])], "run").quirks}
+    regular = 0.9 * (len(steps) - 1) <= len(steps) - 1 - len(runs)
+    assert (found["gap"].count if "gap" in found else 0) == (len(runs) if regular else 0)
+    assert ("thinned" in found) == (regular and stride > 1)
+    assert ("uneven_sampling" in found) == (not regular)
+
+
+def test_quirks_list_the_steps() -> None:
+    rows = [("", step, float("inf") if step in (3, 5, 8) else 1.0) for step in range(10)]
+    (quirk,) = splice([as_run([*rows[:5], rows[4], *rows[5:]])], "run").quirks[1:]
+    assert (quirk.kind, quirk.where) == ("non_finite", "train/loss, steps 3, 5, 8")

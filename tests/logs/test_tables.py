@@ -248,15 +248,21 @@ def test_real_lightning_metrics(tmp_path: Path) -> None:
     assert kinds(run)["epoch_rows"] == 10
 
 
-def test_a_link_out_of_the_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "secret.csv").write_text("step,loss\n0,1\n1,1\n")
+def test_a_folder_is_not_left_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "other.csv").write_text("step,loss\n0,1\n1,1\n")
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "own.csv").write_text("step,loss\n0,2\n1,2\n")
-    (tmp_path / "logs" / "link.csv").symlink_to(tmp_path / "secret.csv")
-    (tmp_path / "logs" / "inner.csv").symlink_to(tmp_path / "logs" / "own.csv")
-    reading = read_logs(tmp_path / "logs")
-    assert [run.name for run in reading.runs] == ["inner", "own"]
-    assert [Path(file).name for file, _ in reading.left_alone] == ["link.csv"]
+    (tmp_path / "logs" / "out").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "logs" / "loop").symlink_to(tmp_path / "logs")
+    (tmp_path / "logs" / "dangling.csv").symlink_to(tmp_path / "gone")
+    (tmp_path / "logs" / "cached.csv").symlink_to(
+        tmp_path / "elsewhere" / "other.csv"
+    )  # as DVC links its cache
+    with pytest.raises(InputError, match=r"dangling\.csv: no such file"):
+        read_logs(tmp_path / "logs")
+    (tmp_path / "logs" / "dangling.csv").unlink()
+    assert [run.name for run in read_logs(tmp_path / "logs").runs] == ["cached", "own"]
 
 
 def test_yaml_that_would_run_code_is_refused(tmp_path: Path) -> None:
