@@ -1,9 +1,10 @@
 """The catalogue of public runs: one YAML file per run in `catalogue/`, every fact with its citation."""
 
+import re
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +13,13 @@ from logs.schema import UNITS, RunFacts
 from logs.splice import Fork
 
 FOLDER = Path(__file__).with_suffix("")
+
+EventKind = Literal[
+    "launch", "schedule", "data", "model", "systems", "ops", "dynamics", "incident", "snapshot", "end"
+]  # fmt: skip
+"""`data`, `model` and `schedule` change what is trained; `incident` is a divergence, spike or loss of work."""
+
+RUN_ID = re.compile(r"[\w.-]+")
 
 
 class Cited(Config):
@@ -42,7 +50,7 @@ class Event(Config):
     """Something that happened to a run, or is planned, at a step."""
 
     step: int = Field(ge=0)
-    kind: str
+    kind: EventKind
     what: str
     source: str = Field(min_length=1)
     date: str | None = None
@@ -50,11 +58,21 @@ class Event(Config):
 
 
 class Metric(Config):
-    """A metric of the canonical log: how the source calls it, and what it means there."""
+    """A metric of the canonical log: how the source calls it, by what its values are multiplied to have `unit`,
+    and what it means there."""
 
     logged_as: str
     unit: str
     meaning: str
+    source: str = Field(min_length=1)
+    scale: float = 1.0
+
+
+class WandbProject(Config):
+    """The public W&B project of a run; the ids of its runs are those of the segments."""
+
+    entity: str = Field(pattern=r"^[\w.-]+$")
+    project: str = Field(pattern=r"^[\w.-]+$")
     source: str = Field(min_length=1)
 
 
@@ -68,15 +86,16 @@ class MeaningChange(Config):
 
 
 class Entry(Config):
-    """One public run."""
+    """One public run. Without `wandb` it cannot be pulled, and `how_to_get` says what can be done instead."""
 
     name: str
     address: CitedText
     licence: CitedText
-    how_to_get: str
+    how_to_get: str = Field(min_length=1)
+    wandb: WandbProject | None = None
     facts: dict[str, Cited]
-    segments: tuple[SpliceRange, ...] = Field(min_length=1)
-    metrics: dict[str, Metric] = Field(min_length=1)
+    segments: tuple[SpliceRange, ...] = ()
+    metrics: dict[str, Metric] = Field(default_factory=dict)
     events: tuple[Event, ...] = ()
     meaning_changes: tuple[MeaningChange, ...] = ()
     status: CitedText | None = None
@@ -88,7 +107,11 @@ class Entry(Config):
                 raise ValueError(
                     f"segment {before.run} ends at {before.end} but {after.run} begins at {after.first}"
                 )
-        if self.segments[-1].end is not None:
+        if self.wandb and not self.segments:
+            raise ValueError("`wandb` names a project but no segment names a run of it")
+        if self.wandb and (odd := [s.run for s in self.segments if not RUN_ID.fullmatch(s.run)]):
+            raise ValueError(f"segment {odd[0]!r} is no id of a W&B run: letters, digits, `.`, `_`, `-` only")
+        if self.segments and self.segments[-1].end is not None:
             raise ValueError(f"segment {self.segments[-1].run} is the last one and must not have an `end`")
         known = {segment.run for segment in self.segments}
         for segment in self.segments:

@@ -132,6 +132,43 @@ def list_command(as_json: Json = False, root: Root = ROOT) -> None:
         _print(f"To get what is not here: {way}")
 
 
+@logs.command("pull")
+def pull_command(
+    name: Annotated[str, typer.Argument(help="A public run of the catalogue that is on W&B.")],
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Only what is new of a live run; may run from cron.")
+    ] = False,
+    cache: Annotated[Path, typer.Option(help="Folder in which raw rows are kept.")] = Path(".maquette/pulls"),
+    root: Root = ROOT,
+    as_json: Json = False,
+) -> None:
+    """Fetch the full history of a public run from W&B, its forked runs spliced; again later: what is new.
+
+    A second pull of the same run, started meanwhile, does nothing: it exits with 0 under --follow, else with 1.
+    """
+    from logs.pull import AlreadyRunningError, pull, pulled_json
+    from logs.wandb_history import UnreachableError
+
+    try:
+        result = pulled_json(name, pull(name, root, cache, follow))
+    except AlreadyRunningError as error:
+        print(f"{error}; nothing done", file=sys.stderr)
+        raise typer.Exit(0 if follow else 1) from None
+    except UnreachableError as error:
+        print(f"{error}. What came is kept; the same command goes on from there", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if as_json:
+        _print_json(result)
+        return
+    for run in result["runs"]:
+        sampled = ", samples only" if run["sampled"] else ""
+        _print(
+            f"{run['id']} ({run['state']}{sampled}): {run['new_rows']:,} new rows, up to step {run['last_step']:,}"
+        )
+    stored = result["run"]
+    _print(f"{name}: {stored['rows']:,} rows stored" if stored else f"{name}: nothing new")
+
+
 @logs.command("ingest")
 def ingest_command(
     path: Annotated[Path, typer.Argument(help="A log, a run folder, a folder of them, or a quoted pattern.")],

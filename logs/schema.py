@@ -109,7 +109,8 @@ class Quirk(Config):
 
 
 class Source(Config):
-    """Where a run came from: path or address, content hash, reader and its version, licence, citation."""
+    """Where a run came from: path or address, content hash, reader and its version, licence, citation, and for
+    what was fetched from a service the UTC time at which rows last came."""
 
     path: str
     sha256: str
@@ -117,6 +118,7 @@ class Source(Config):
     reader_version: str
     licence: str | None = None
     citation: str | None = None
+    fetched: str | None = None
 
 
 class Segment(Config):
