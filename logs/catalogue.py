@@ -19,7 +19,7 @@ EventKind = Literal[
 ]  # fmt: skip
 """`data`, `model` and `schedule` change what is trained; `incident` is a divergence, spike or loss of work."""
 
-RUN_ID = re.compile(r"[\w.-]+")
+RUN_ID = re.compile(r"[\w.+-]+")
 
 
 class Cited(Config):
@@ -110,7 +110,9 @@ class Entry(Config):
         if self.wandb and not self.segments:
             raise ValueError("`wandb` names a project but no segment names a run of it")
         if self.wandb and (odd := [s.run for s in self.segments if not RUN_ID.fullmatch(s.run)]):
-            raise ValueError(f"segment {odd[0]!r} is no id of a W&B run: letters, digits, `.`, `_`, `-` only")
+            raise ValueError(
+                f"segment {odd[0]!r} is no id of a W&B run: letters, digits, `.`, `_`, `+`, `-` only"
+            )
         if self.segments and self.segments[-1].end is not None:
             raise ValueError(f"segment {self.segments[-1].run} is the last one and must not have an `end`")
         known = {segment.run for segment in self.segments}
@@ -165,11 +167,11 @@ def lookup(name: str, folder: Path = FOLDER) -> Entry:
     """The entry of that name.
 
     Raises:
-        InputError: there is none; similar names, or all of them, are listed.
+        InputError: there is none; similar names are given, or else all of them.
     """
     entries = load_catalogue(folder)
     if name in entries:
         return entries[name]
     close = get_close_matches(name, entries, n=3)
-    hint = f"did you mean {', '.join(close)}? " if close else ""
-    raise InputError(f"no public run {name!r} in the catalogue; {hint}it holds {', '.join(entries)}")
+    hint = f"did you mean {' or '.join(close)}?" if close else f"it holds {', '.join(entries)}"
+    raise InputError(f"no public run {name!r} in the catalogue; {hint} `maquette logs list` shows all")
