@@ -34,6 +34,7 @@ def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
     rows = [
         {
             "name": entry.name,
+            "title": entry.run_facts.title,
             "params_total": entry.run_facts.params_total,
             "params_active": entry.run_facts.params_active,
             "tokens": entry.run_facts.tokens_planned,
@@ -42,6 +43,7 @@ def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
             "source": entry.address.value,
             "licence": entry.licence.value,
             "how_to_get": entry.how_to_get,
+            "pull": entry.wandb is not None,
             "local": entry.name in stored,
             "public": True,
         }
@@ -66,6 +68,7 @@ def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
                 "source": ", ".join(source.path for source in run.sources),
                 "licence": next((source.licence for source in run.sources), None),
                 "how_to_get": None,
+                "pull": False,
                 "local": True,
                 "public": False,
             }
@@ -100,36 +103,93 @@ def shown(name_or_path: str, root: Path = ROOT) -> dict[str, Any]:
     if names:
         return {"runs": [summarise(read_run(name, root)) for name in names]}
     if (Path(name_or_path) / "run.json").is_file() or not Path(name_or_path).exists():
-        return {"runs": [summarise(read_run(name_or_path, root))]}
+        return {"runs": [summarise(_stored(name_or_path, root))]}
     return {"runs": [summarise(run) for run in read_logs(name_or_path).runs]}
+
+
+def _stored(name: str, root: Path) -> Any:
+    """The stored run `name`.
+
+    Raises:
+        InputError: there is none; for a public run, how to get it is said.
+    """
+    from logs.catalogue import load_catalogue
+    from logs.store import list_runs, read_run
+
+    entry = load_catalogue().get(name)
+    if entry and name not in list_runs(root) and not Path(name).exists():
+        raise InputError(f"{name} is a public run that is not here yet. To get it: {entry.how_to_get}")
+    return read_run(name, root)
 
 
 def exported(name: str, kind: str, out: Path | None, raw: bool, root: Path = ROOT) -> dict[str, Any]:
     """Write a stored run to a file; what was written where."""
     from logs.export import export
-    from logs.store import read_run
 
-    run = read_run(name, root)
+    run = _stored(name, root)
     path = out or Path(f"{run.name.replace('/', '-')}.{kind}")
     return {"name": run.name, "to": kind, "path": str(path), "rows": export(run, kind, path, raw), "raw": raw}
 
 
 @logs.command("list")
-def list_command(as_json: Json = False, root: Root = ROOT) -> None:
+def list_command(
+    name: Annotated[str | None, typer.Argument(help="Only this public run, with all that is known.")] = None,
+    as_json: Json = False,
+    root: Root = ROOT,
+) -> None:
     """List the public runs of the catalogue and the stored ones."""
+    if name is not None:
+        _list_one(name, as_json, root)
+        return
     rows = catalogue_rows(root)
     if as_json:
         _print_json(rows)
         return
-    table = _table("run", "here", "parameters", "active", "tokens", "steps", "metrics", "licence")
+    table = _table("run", "here", "get by", "parameters", "active", "tokens", "steps", "metrics", "licence")
     for row in rows:
         counts = [_short(row[key]) for key in ("params_total", "params_active", "tokens")]
         steps = "" if row["steps"] is None else f"{row['steps']:,}"
         here = "yes" if row["local"] else "no"
-        table.add_row(row["name"], here, *counts, steps, str(len(row["metrics"])), row["licence"] or "")
+        get = "pull" if row["pull"] else "file" if row["public"] else ""
+        table.add_row(
+            row["name"], here, get, *counts, steps, str(len(row["metrics"]) or ""), row["licence"] or ""
+        )
     _print(table)
-    for way in sorted({row["how_to_get"] for row in rows if not row["local"]}):
-        _print(f"To get what is not here: {way}")
+    _print("pull: maquette logs pull NAME; file: maquette logs list NAME says what to fetch and ingest")
+
+
+def _list_one(name: str, as_json: bool, root: Path) -> None:
+    """A public run with each fact and its source.
+
+    Raises:
+        InputError: the catalogue has none of that name; similar names are listed.
+    """
+    from logs.catalogue import lookup
+
+    entry = lookup(name)
+    if as_json:
+        (row,) = [row for row in catalogue_rows(root) if row["name"] == entry.name]
+        _print_json([{**row, "entry": entry.model_dump(mode="json", exclude_none=True)}])
+        return
+    _print(f"{entry.name}: {entry.address.value}")
+    _print(f"how to get it: {entry.how_to_get}")
+    facts = _table("fact", "value", "source")
+    for key, fact in entry.facts.items():
+        facts.add_row(key, f"{fact.value:,}" if type(fact.value) is int else str(fact.value), fact.source)
+    for key, text in (("licence", entry.licence), ("status", entry.status)):
+        if text is not None:
+            facts.add_row(key, text.value, text.source)
+    _print(facts)
+    runs = _table("W&B run" if entry.wandb else "run", "from step", "to step", "source")
+    for part in entry.segments:
+        runs.add_row(part.run, f"{part.first:,}", "" if part.end is None else f"{part.end:,}", part.source)
+    events = _table("step", "kind", "event", "source")
+    for event in entry.events:
+        kind = f"{event.kind}, planned" if event.planned else event.kind
+        events.add_row(f"{event.step:,}", kind, event.what, event.source)
+    for table in (runs, events):
+        if table.rows:
+            _print(table)
 
 
 @logs.command("pull")
@@ -214,9 +274,10 @@ def show_command(
 @logs.command("export")
 def export_command(
     name: Annotated[str, typer.Argument(help="A stored run.")],
-    kind: Annotated[str, typer.Option("--to", help="csv, parquet or jsonl.")],
+    kind: Annotated[str, typer.Option("--to", help="csv, parquet, jsonl, tensorboard or wandb.")],
     out: Annotated[
-        Path | None, typer.Option(help="File to write; NAME.<kind> in this folder if not given.")
+        Path | None,
+        typer.Option(help="File, or folder for tensorboard and wandb; NAME.<kind> if not given."),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="All rows as logged, not one per step.")] = False,
     root: Root = ROOT,

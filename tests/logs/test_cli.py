@@ -60,14 +60,34 @@ def test_list_marks_what_is_here(tmp_path: Path) -> None:
     assert all(keys <= set(row) for row in rows)
     assert not any(row["local"] for row in rows)
     run_json("ingest", PUBLISHED / "marin_ladder_eval_grid.csv", "--root", tmp_path)
-    here = {row["name"]: row["local"] for row in run_json("list", "--root", tmp_path)}
-    assert here == {
-        "marin-535b": False,
-        "marin-d768": True,
-        "marin-d1024": True,
-        "marin-d1536": True,
-        "marin-d2048": True,
+    rows = run_json("list", "--root", tmp_path)
+    here = [row["name"] for row in rows if row["local"]]
+    assert here == ["marin-d1024", "marin-d1536", "marin-d2048", "marin-d768"]
+    assert {row["name"]: row["pull"] for row in rows}["marin-535b"]
+
+
+def test_one_public_run_is_listed_with_the_source_of_each_fact(tmp_path: Path) -> None:
+    (row,) = run_json("list", "marin-535b", "--root", tmp_path)
+    assert row["entry"]["facts"]["params_total"] == {
+        "value": 535305388032,
+        "source": row["entry"]["facts"]["params_total"]["source"],
     }
+    result = CliRunner().invoke(app, ["logs", "list", "marin-535b", "--root", str(tmp_path)])
+    assert "535,305,388,032" in result.stdout
+    assert "hero-fa4sm100-nomask-step146k" in result.stdout
+    assert "mixture phase 2" in result.stdout
+
+
+def test_a_public_run_that_is_not_here_says_how_to_get_it(tmp_path: Path) -> None:
+    for command in (["show", "marin-535b"], ["export", "marin-535b", "--to", "csv"]):
+        with pytest.raises(
+            InputError, match=r"marin-535b is a public run that is not here yet.*logs pull marin-535b"
+        ):
+            invoke(*command, "--root", tmp_path)
+    with pytest.raises(InputError, match=r"opt-175b cannot be pulled: .*no table of the curve is public"):
+        invoke("pull", "opt-175b", "--root", tmp_path)
+    with pytest.raises(InputError, match=r"no public run 'marin-53b'.*did you mean marin-535b"):
+        invoke("list", "marin-53b", "--root", tmp_path)
 
 
 def test_ingest_and_show_print_the_same_summary(tmp_path: Path) -> None:
@@ -169,7 +189,7 @@ def test_an_export_holds_the_lineage_and_is_read_back(tmp_path: Path, kind: str)
 
 def test_an_unknown_kind_of_export_lists_the_known_ones(tmp_path: Path) -> None:
     run_json("ingest", PUBLISHED / "marin_ladder_eval_grid.csv", "--root", tmp_path)
-    with pytest.raises(InputError, match="choose one of csv, parquet, jsonl"):
+    with pytest.raises(InputError, match="choose one of csv, parquet, jsonl, tensorboard, wandb"):
         CliRunner().invoke(
             app,
             ["logs", "export", "marin-d768", "--to", "xls", "--root", str(tmp_path)],
