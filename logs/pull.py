@@ -40,6 +40,8 @@ from logs.wandb_history import (
 )
 
 CACHE = Path(".maquette/pulls")
+OWN_STEP = "global_step"
+"""The key under which Levanter, Lightning and Hugging Face log the step that is done."""
 
 
 class AlreadyRunningError(Exception):
@@ -157,7 +159,7 @@ def read_part(entry: Entry, public: PublicRun, folder: Path, state: Fetched) -> 
         "",
         table,
         {name: unit_of(name) for name in table.columns[len(AXES) :]},
-        quirks=_quirks(public.id, state, len(rows), folder, no_numbers),
+        quirks=(*_quirks(public.id, state, len(rows), folder, no_numbers), *_step_quirks(public.id, rows)),
         sources=(
             Source(
                 path=f"wandb:{public}",
@@ -207,8 +209,10 @@ def read_rows(folder: Path) -> tuple[pa.Table, list[str]]:
         tables.append(table)
         others |= not_numbers
     rows = pa.concat_tables(tables, promote_options="default").combine_chunks()
-    _, first = np.unique(rows.column("_step").to_numpy(), return_index=True)
-    return rows.take(pa.array(first)), sorted(others)
+    steps = rows.column("_step").to_numpy()
+    if (np.diff(steps) <= 0).any():
+        rows = rows.take(pa.array(np.unique(steps, return_index=True)[1]))
+    return rows, sorted(others)
 
 
 def _read_export(path: Path) -> tuple[pa.Table, set[str]]:
@@ -297,6 +301,20 @@ def _quirks(run: str, state: Fetched, n_rows: int, folder: Path, no_numbers: lis
             )
         )
     return tuple(quirks)
+
+
+def _step_quirks(run: str, rows: pa.Table) -> list[Quirk]:
+    """Rows in which the run's own step is not W&B's counter, by which forks and the catalogue count."""
+    if OWN_STEP not in rows.column_names:
+        return []
+    steps, own = rows.column("_step"), rows.column(OWN_STEP)
+    differ = pc.fill_null(pc.not_equal(own, steps), False).to_numpy()
+    if not differ.any():
+        return []
+    first = int(differ.argmax())
+    where = f"{run}: first at _step {steps[first]}, where {OWN_STEP} is {own[first].as_py():g}"
+    action = f"step is W&B's `_step`; {OWN_STEP} is kept as a metric"
+    return [Quirk(kind="step_disagrees", count=int(differ.sum()), where=where, action=action)]
 
 
 def pulled_json(name: str, pulled: Pulled) -> dict[str, Any]:

@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 from experiments.configuration import Config, InputError, load, write_json, write_whole
 from experiments.progress import progress
 
-NAME = "wandb-history"
+NAME = "wandb-pull"
 VERSION = "1"
 
 PAGE = 1_000

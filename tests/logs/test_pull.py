@@ -287,6 +287,19 @@ def test_values_are_those_that_were_logged(service: WandbService, pulled: Callab
     assert quirk.where == f"{RUN}: keys flag, h, list, note"
 
 
+def test_a_counter_that_is_not_the_step_is_a_quirk(
+    service: WandbService, pulled: Callable[..., Pulled]
+) -> None:
+    rows = [row(step, global_step=step if step < 7 else step + 100) for step in range(10)]
+    service.runs[*PROJECT, RUN] = ServedRun(rows)
+    run = pulled().run
+    assert run is not None
+    (quirk,) = run.quirks
+    assert (quirk.kind, quirk.count) == ("step_disagrees", 3)
+    assert quirk.where == f"{RUN}: first at _step 7, where global_step is 107"
+    assert run.series("global_step")["value"].tolist() == [*range(7), 107, 108, 109]
+
+
 numbers = st.floats(allow_nan=True, allow_infinity=True) | st.integers(-(2**53), 2**53)
 served_rows = st.lists(st.dictionaries(st.sampled_from("abcd"), numbers, max_size=4), min_size=1, max_size=8)
 
