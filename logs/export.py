@@ -44,11 +44,11 @@ def export(run: Run, kind: str, path: Path, raw: bool = False) -> int:
             raise InputError(
                 f"{path}: {kind} needs a folder that is new or empty; give another one with --out"
             )
-        if kind == "tensorboard":
-            with folder_replaced_whole(path) as beside:
+        with folder_replaced_whole(path) as beside:
+            if kind == "tensorboard":
                 _write_tensorboard(rows, beside, raw)
-        else:
-            _write_wandb(run, rows, path, raw)
+            else:
+                _write_wandb(run, rows, beside, raw)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from None
     return len(rows)
@@ -102,7 +102,6 @@ def _write_wandb(run: Run, rows: pd.DataFrame, folder: Path, raw: bool) -> None:
 
     if raw:
         raise InputError("W&B takes one row per step; leave out --raw, or export to csv, parquet or jsonl")
-    folder.mkdir(parents=True, exist_ok=True)
     facts = run.facts.model_dump(exclude_none=True)
     mode: Literal["online", "offline"] = "online" if os.environ.get("WANDB_MODE") == "online" else "offline"
     quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
@@ -119,7 +118,8 @@ def _write_wandb(run: Run, rows: pd.DataFrame, folder: Path, raw: bool) -> None:
                 sink.log(logged, step=step)
         wandb.teardown()  # the file is whole only once the client's service has ended
     except (wandb.errors.Error, TimeoutError) as error:
-        raise InputError(f"W&B takes no run: {error}. Without WANDB_MODE=online it is written here") from None
+        what = f"{type(error).__name__}: {error}"
+        raise InputError(f"W&B takes no run ({what}); without WANDB_MODE=online it is written here") from None
 
 
 WRITERS: dict[str, Callable[[pa.Table, IO[bytes]], None]] = {

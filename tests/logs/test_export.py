@@ -124,12 +124,26 @@ def test_an_offline_wandb_run_holds_the_lineage(
 ) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
     export(hero, "wandb", tmp_path / "hero")
-    config, rows = wandb_history(tmp_path / "hero")
+    config, rows = wandb_history(tmp_path / "hero" / "wandb" / "latest-run")
+    assert [path.name for path in tmp_path.iterdir()] == ["hero"]
     assert config["seq_len"] == hero.facts.seq_len
     for metric in hero.metrics:
         series = hero.series(metric)
         logged = [(row["_step"], row[metric]) for row in rows if metric in row]
         assert logged == list(zip(series["step"], series["value"], strict=True))
+
+
+def test_a_service_that_takes_no_run_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", "too-short")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(
+        InputError, match=r"W&B takes no run \(.*; without WANDB_MODE=online it is written here"
+    ):
+        export(forked(), "wandb", tmp_path / "wandb")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_exported_is_said(tmp_path: Path) -> None:
