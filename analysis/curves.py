@@ -72,7 +72,7 @@ def points(run: Run, metric: str) -> pd.DataFrame:
     series = series[np.isfinite(series["value"])].reset_index(drop=True)
     if series.empty:
         raise InputError(f"run {run.name} has no finite value of `{metric}`; there is no curve to compare")
-    done = series["step"].to_numpy("float64") + 1
+    done = series["step"].to_numpy("float64") + 1 - (run.facts.steps_from or 0)
     tokens = series["tokens"].to_numpy("float64")
     if run.facts.tokens_per_step:
         tokens = np.where(np.isfinite(tokens), tokens, done * run.facts.tokens_per_step)

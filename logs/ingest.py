@@ -237,14 +237,17 @@ def _with_catalogue(run: Run, entry: Entry) -> Run:
 def with_tokens(run: Run) -> Run:
     """`run` with tokens in every row, if its tokens per step are known; logged cells are kept and checked.
 
-    Tokens count what was consumed when the step is done: (step + 1) * tokens_per_step, steps from zero.
+    Tokens count what was consumed when the step is done: (step + 1) * tokens_per_step, steps from zero; a log
+    that counts its steps from 1 (`steps_from`) has consumed step * tokens_per_step.
     """
     per_step = run.facts.tokens_per_step
     if per_step is None:
         return run
     table = run.table.copy()
     logged = is_logged(table["tokens"])
-    derived = (table["step"] + 1) * per_step
+    done = 1 - (run.facts.steps_from or 0)
+    formula = f"(step + {done})" if done else "step"
+    derived = (table["step"] + done) * per_step
     differ = logged & (table["tokens"] != derived).fillna(False).to_numpy(bool)
     quirks = run.quirks
     if differ.any():
@@ -255,13 +258,13 @@ def with_tokens(run: Run) -> Run:
             Quirk(
                 kind="tokens_disagree",
                 count=int(differ.sum()),
-                where=f"{where}, (step + 1) * {per_step} is {(first['step'] + 1) * per_step}",
+                where=f"{where}, {formula} * {per_step} is {(first['step'] + done) * per_step}",
                 action="logged tokens kept",
             ),
         )
     inferred = run.inferred
     if not logged.all():
         table["tokens"] = pd.array(np.where(logged, table["tokens"].fillna(0), derived), "Int64")
-        text = f"tokens = (step + 1) * {per_step} in {int((~logged).sum())} rows of {len(table)}"
+        text = f"tokens = {formula} * {per_step} in {int((~logged).sum())} rows of {len(table)}"
         inferred += (f"{text}; {int(logged.sum() - differ.sum())} of {int(logged.sum())} logged cells agree",)
     return replace(run, table=table, quirks=quirks, inferred=inferred)

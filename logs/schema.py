@@ -20,6 +20,7 @@ seen once the step is done, seconds since the epoch. Unknown cells are null."""
 
 UNITS = (
     "nats/token",
+    "bits/token",
     "bits/byte",
     "accuracy",
     "perplexity",
@@ -37,10 +38,19 @@ METRIC_UNITS = {
     "grad_norm": "1",
     "lr": "1",
     "tokens_per_second": "tokens/s",
+    "step_time": "s",
     "mfu": "fraction",
     "data_wait": "s",
 }
 """Units of the canonical metrics with fixed names; `unit_of` covers families such as `lr/*` and `eval/*`."""
+
+EVAL_UNITS = {
+    "loss": "nats/token",
+    "loss_bpb": "bits/byte",
+    "accuracy": "accuracy",
+    "perplexity": "perplexity",
+}
+"""Units of the canonical metrics `eval/<set>/<last part>`."""
 
 
 def unit_of(metric: str) -> str:
@@ -50,9 +60,7 @@ def unit_of(metric: str) -> str:
     if metric.startswith("lr/"):
         return "1"
     if metric.startswith("eval/"):
-        return {"loss": "nats/token", "loss_bpb": "bits/byte", "accuracy": "accuracy"}.get(
-            metric.rsplit("/", 1)[1], "unknown"
-        )
+        return EVAL_UNITS.get(metric.rsplit("/", 1)[1], "unknown")
     if metric.startswith("router/"):
         return "fraction" if metric.endswith("drop_fraction") else "1"
     return "unknown"
@@ -82,6 +90,7 @@ class RunFacts(Config):
     seq_len: int | None = None
     batch_sequences: int | None = None
     steps_planned: int | None = None
+    steps_from: int | None = None  # the number that the log gives to the first optimizer step; None: 0
     tokens_planned: int | None = None
     schedule: Schedule | None = None
     vocab_size: int | None = None
