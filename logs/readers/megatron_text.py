@@ -24,7 +24,7 @@ from logs.text_rows import Cells, Rows, run_from
 NAME = "megatron-text"
 VERSION = "1"
 
-TRAIN = re.compile(r"(?:^|[\s|])iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
+TRAIN = re.compile(r"(?:^|[\s|])(?<!, )iteration\s+(\d{1,12})\s*/\s*(\d{1,12})\s*\|")
 HEAD = (  # no more groups, and no choice that a later letter decides: RE2 is several times faster so
     r"^(?P<rank>\[?[a-z]*\d{1,6}\]?:)? +(?:\[(?P<time>[-\d]{10} [:\d]{8})(?:\.\d+)?\] +)?"
     r"iteration +(?P<step>\d{1,12})/ *\d{1,12} *$"
@@ -139,6 +139,12 @@ def _evaluated(prefix: str, key: str) -> str:
 
 def _read_training(at: int, rank: str, match: re.Match[str], text: str, seen: _Seen) -> None:
     """One training line whatever it holds; `match` is its iteration."""
+    if second := TRAIN.search(text, match.end()):
+        start = max(text.rfind("|", 0, second.start()), text.rfind("[", 0, second.start()), match.end())
+        _read_training(at, rank, match, text[:start], seen)
+        if again := TRAIN.search(text[start:]):
+            _read_training(at, rank, again, text[start:], seen)
+        return
     text = text.rstrip()
     if not text.endswith("|"):
         seen.notes.add(

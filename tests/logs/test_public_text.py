@@ -220,3 +220,51 @@ def test_a_line_of_llm_c_before_the_training_line_of_its_step() -> None:
     run = read("modded-nanogpt/2024-10-13_llmc/main.log")
     assert (at(run, "eval/validation/loss", 0), at(run, "train/loss", 0)) == (11.0092, 11.0091)
     assert not {"rewind", "duplicate_step"} & set(kinds(run))
+
+
+def test_torchtitan_losses() -> None:
+    run = read("torchtitan/losses/llama3_cuda.txt")
+    assert run.sources[0].reader == "torchtitan"
+    loss = run.series("train/loss")
+    assert loss["step"].tolist() == list(range(1, 101))
+    assert loss["value"].iloc[[0, -1]].tolist() == pytest.approx([8.0490971, 2.7464717], abs=1e-7)
+    assert run.facts.steps_from == 1
+    assert any("no header" in text for text in run.inferred)
+
+
+def test_trainer_states_of_hugging_face() -> None:
+    run = read("hf-trainer/cpt_trainer_state.json")
+    assert run.sources[0].reader == "hf-trainer-state"
+    assert not any("predict" in name for name in run.metrics)
+    assert kinds(run)["predictions"] == 10
+    assert run.series("train/loss")["step"].tolist() == list(range(500, 5001, 500))
+    assert at(run, "train/loss", 1000) == 0.6419
+    assert run.series("train_loss")["value"].tolist() == [0.4479398911550831]  # a mean over the training
+    assert run.facts.steps_planned == 5490
+    whisper = read("hf-trainer/whisper_trainer_state.json")
+    assert at(whisper, "eval/validation/loss", 5000) == 0.4200145900249481
+    assert whisper.units["eval_wer"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("size", "bpb", "parameters"),
+    [
+        ("130m", 1.18623, 154_147_328),
+        ("300m", 1.06908, None),
+        ("520m", 0.99901, None),
+        ("1_2b", 0.94422, None),
+    ],
+)
+def test_marin_speedruns(size: str, bpb: float, parameters: int | None) -> None:
+    run = read(f"marin/speedrun_{size}.json")
+    metric = "eval/paloma/c4_en/loss_bpb"
+    assert run.units[metric] == "bits/byte"
+    assert run.series(metric)["value"].tolist() == pytest.approx([bpb], abs=5e-6)
+    assert run.table["tokens"].tolist() == [run.facts.tokens_planned]
+    assert parameters in (None, run.facts.params_total)
+    assert kinds(run)["final_point_only"] == 1
+
+
+def test_mixtures_of_doremi_are_no_logs() -> None:
+    with pytest.raises(NotALog):
+        read("doremi/configs/pile_uniform.json")

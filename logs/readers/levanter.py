@@ -1,0 +1,116 @@
+"""Reader of Levanter's console: its JSON logger and its progress lines.
+
+`{"tracker": "json_logger", "event": "log", "step": 10, "metrics": {...}}` as
+`src/levanter/tracker/json_logger.py` of stanford-crfm/levanter writes it, alone or behind the prefix of a
+logger; and `Progress on:train 11.0it/18.0it rate:34.5s/it ... postfix:loss=15.5`, which tqdm_loggable prints
+for `pbar_logger` in `src/levanter/callbacks/_metrics.py`. The bar counts the steps that are done and shortens
+the count to three digits.
+"""
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from logs.json_document import json_number, json_step
+from logs.json_lines import flat_row
+from logs.readers import Sample
+from logs.schema import Run
+from logs.text_lines import Notes, has_line, number, split_rank, text_lines
+from logs.text_rows import Rows, run_from
+
+NAME = "levanter"
+VERSION = "1"
+
+EVENT = re.compile(r'(\{"tracker": "[\w.-]*", "event": "log", .*\})\s*$')
+BAR = re.compile(r"Progress on:train ([\d.]+)([kMG]?)it/\S+ .*postfix:(?:.*, )?loss=(\S+?),?\s*$")
+SIZES = {"": 1, "k": 1000, "M": 10**6, "G": 10**9}
+EVALUATED = re.compile(r"eval/(.+)/(loss|bpb)$")
+PERCENT = "throughput/mfu"
+
+
+def matches(sample: Sample) -> bool:
+    """A logged step, or a progress line of training with its loss."""
+    return has_line(sample, EVENT) or has_line(sample, BAR)
+
+
+@dataclass
+class _Seen:
+    rows: Rows = field(default_factory=Rows)
+    notes: Notes = field(default_factory=Notes)
+    bars: int = 0
+
+
+def read(path: Path) -> list[Run]:
+    """The rows as one run, its name left to whoever ingests it. Steps count from 0.
+
+    Where the JSON logger logged, the progress lines say nothing new and are passed over.
+
+    Raises:
+        NotALog: neither a logged step nor a progress line with a loss.
+    """
+    seen, bars = _Seen(), _Seen()
+    for at, line in text_lines(path, seen.notes):
+        rank, text = split_rank(line)
+        if match := EVENT.search(text):
+            _read_event(at, rank, match[1], seen)
+        elif '"event": "log"' in text and '"tracker"' in text:
+            seen.notes.add("broken_line", at, "no whole JSON; left out")
+        elif match := BAR.search(text):
+            _read_bar(at, rank, match, bars)
+    inferred: tuple[str, ...] = ()
+    if bars.bars and len(seen.rows):
+        seen.notes.add(
+            "progress_lines", bars.rows.line[0], "the logged steps say more; passed over", bars.bars
+        )
+    elif bars.bars:
+        bars.notes.counts |= seen.notes.counts
+        bars.notes.lines |= seen.notes.lines
+        bars.notes.actions |= seen.notes.actions
+        bars.notes.torn = seen.notes.torn
+        seen = bars
+        inferred += ("step = count of the progress bar - 1: the bar counts the steps that are done",)
+    units = {name: "bits/byte" for name in seen.rows.cells if name.endswith("/bpb")}
+    return [run_from(path, seen.rows, seen.notes, units=units, inferred=inferred)]
+
+
+def _read_event(at: int, rank: str, text: str, seen: _Seen) -> None:
+    try:
+        event: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        seen.notes.add("broken_line", at, "no whole JSON; left out")
+        return
+    metrics = event.get("metrics")
+    step = json_step(event.get("step"))
+    if step is None or not isinstance(metrics, dict):
+        seen.notes.add("no_step", at, "metrics without a whole-number step from 0 up; left out")
+        return
+    values: dict[str, float] = {}
+    for name, value in flat_row(metrics).items():
+        measured = json_number(value)
+        if measured is None:
+            if value is not None:
+                seen.notes.add("text_value", at, "text, lists and histograms; left in the file")
+        elif name == PERCENT:
+            values["mfu"] = measured / 100
+        else:
+            values[canonical(name)] = measured
+    if values:
+        seen.rows.add(at, step, values, rank)
+
+
+def canonical(name: str) -> str:
+    """Levanter's name of an evaluation -> that of the canonical log: `eval/<set>/bpb` -> `eval/<set>/loss_bpb`."""
+    match = EVALUATED.fullmatch(name)
+    return f"eval/{match[1]}/{'loss_bpb' if match[2] == 'bpb' else 'loss'}" if match else name
+
+
+def _read_bar(at: int, rank: str, match: re.Match[str], seen: _Seen) -> None:
+    done, loss = number(match[1]), number(match[3])
+    if done is None or loss is None or done < 1:
+        return
+    if match[2]:
+        seen.notes.add("rounded", at, "steps that the log shortens to three digits; kept as they are")
+    seen.bars += 1
+    seen.rows.add(at, round(done * SIZES[match[2]]) - 1, {"train/loss": loss}, rank)
