@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.configuration import InputError
 from logs.readers.opened import open_bytes
-from logs.text_lines import Notes, encoding_of
+from logs.text_lines import WHOLE_FILE, Notes, encoding_of
 
 LARGEST_DOCUMENT = 2**28
 """Bytes. The largest public logs that are one document have 2 MB; parsing takes about ten times as much."""
@@ -31,7 +31,7 @@ def load_document(path: Path, notes: Notes) -> Any:
             action = (
                 "keys that stand twice in one JSON object: the last one counts, as in every reader of JSON"
             )
-            notes.add("duplicate_key", 1, action, count=len(items) - len(result))
+            notes.add("duplicate_key", WHOLE_FILE, action, count=len(items) - len(result))
         return result
 
     try:

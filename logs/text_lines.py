@@ -29,6 +29,8 @@ ESCAPED = re.compile("[\udc80-\udcff]")
 RANK = re.compile(r"\s*(?:\[(?:rank|default)?(\d{1,6})\]:|\[(?:rank|default)(\d{1,6})\]|(\d{1,6}):(?!\d))\s?")
 NUMBER_FORM = re.compile(r"\.(\d+)|\d+")
 
+MOST_SHOWN = 5
+
 ENCODING = "encoding"
 LONG_LINE = "long_line"
 NUL_BYTES = "nul_bytes"
@@ -42,24 +44,36 @@ ACTIONS = {
 }
 
 
+WHOLE_FILE = 0
+"""As the number of a line: what was noted belongs to no line, as in a file that is one JSON document."""
+
+
 @dataclass
 class Notes:
     """What was odd in a file: kinds of quirks with the lines in which they were seen, and what was done."""
 
-    lines: dict[str, list[int]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    lines: dict[str, list[int]] = field(default_factory=dict)
+    """The first few lines of each kind."""
+
+    more: dict[str, int] = field(default_factory=dict)
+    """How many further lines there are of each kind."""
+
     actions: dict[str, str] = field(default_factory=dict)
     torn: int | None = None
     """The number of the last line if it was cut off: nothing in it counts."""
 
     def add(self, kind: str, line: int, action: str | None = None, count: int = 1) -> None:
-        """Note `kind` in line `line`; `action` says what was done, by default what `ACTIONS` says.
+        """Note `kind` in line `line`, `count` times; `action` says what was done, by default what `ACTIONS` says.
 
         What was said last counts.
         """
         self.counts[kind] = self.counts.get(kind, 0) + count
-        if len(shown := self.lines.setdefault(kind, [])) < 5:
+        shown = self.lines.setdefault(kind, [])
+        if len(shown) < MOST_SHOWN:
             shown.append(line)
+        else:
+            self.more[kind] = self.more.get(kind, 0) + 1
         self.actions[kind] = ACTIONS[kind] if action is None else action
 
     def quirks(self) -> tuple[Quirk, ...]:
@@ -68,23 +82,29 @@ class Notes:
             Quirk(
                 kind=kind,
                 count=count,
-                where=lines_as_text(self.lines[kind], count),
+                where=lines_as_text(self.lines[kind], self.more.get(kind, 0)),
                 action=self.actions[kind],
             )
             for kind, count in self.counts.items()
         )
 
 
-def lines_as_text(first: list[int], count: int) -> str:
+def lines_as_text(first: list[int], more: int) -> str:
     """Line numbers for a quirk: the first few, and how many more there are."""
+    if first and first[0] == WHOLE_FILE:
+        return "the whole file"
     shown = ", ".join(str(number) for number in first)
-    more = count - len(first)
-    return f"line {shown}" if more <= 0 else f"lines {shown} and {more:,} more"
+    return f"lines {shown} and {more:,} more" if more else f"line {shown}"
 
 
 def encoding_of(head: bytes) -> str:
     """The encoding that the byte-order mark at the beginning of a file states; UTF-8 without one."""
     return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
+
+
+def head_text(sample: Sample) -> str:
+    """The beginning of a file as text; bytes that are none show as U+FFFD."""
+    return sample.head.decode(encoding_of(sample.head), errors="replace")
 
 
 def is_text(head: bytes) -> bool:

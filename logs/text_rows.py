@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from logs.naming import canonical_names
 from logs.readers import NotALog
 from logs.schema import AXES, Quirk, Run, RunFacts, make_table, unit_of
-from logs.text_lines import Notes, lines_as_text
+from logs.text_lines import MOST_SHOWN, Notes, lines_as_text
 
 Integers = NDArray[np.int64]
 Cells = tuple[NDArray[np.int64], NDArray[np.float64]]
@@ -206,7 +206,8 @@ def _one_writer(
             if not same.all():
                 result[f"rank{label[code] or '-unlabelled'}/{name}"] = (at[~same], value[~same])
     others = np.flatnonzero(kept & (writer != first))
-    where = lines_as_text([int(n) for n in np.frombuffer(rows.line, "int64")[others[:5]]], len(others))
+    shown = [int(line) for line in np.frombuffer(rows.line, "int64")[others[:MOST_SHOWN]]]
+    where = lines_as_text(shown, len(others) - len(shown))
     ranks = ", ".join(sorted((name or "without a label" for name in rows.writers), key=_rank))
     action = (
         f"ranks {ranks}; rank {label[first] or 'without a label'} is the run's; of the other ranks' cells "

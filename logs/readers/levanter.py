@@ -35,11 +35,21 @@ def matches(sample: Sample) -> bool:
     return has_line(sample, EVENT) or has_line(sample, BAR)
 
 
+@dataclass(frozen=True)
+class _Bar:
+    """A state of the progress bar: how many steps are done, whether that is shortened, and the loss."""
+
+    at: int
+    rank: str
+    done: int
+    shortened: bool
+    loss: float
+
+
 @dataclass
 class _Seen:
     rows: Rows = field(default_factory=Rows)
     notes: Notes = field(default_factory=Notes)
-    bars: int = 0
 
 
 def read(path: Path) -> list[Run]:
@@ -50,27 +60,28 @@ def read(path: Path) -> list[Run]:
     Raises:
         NotALog: neither a logged step nor a progress line with a loss.
     """
-    seen, bars = _Seen(), _Seen()
+    seen = _Seen()
+    bars: list[_Bar] = []
     for at, line in text_lines(path, seen.notes):
         rank, text = split_rank(line)
         if match := EVENT.search(text):
             _read_event(at, rank, match[1], seen)
         elif '"event": "log"' in text and '"tracker"' in text:
             seen.notes.add("broken_line", at, "no whole JSON; left out")
-        elif match := BAR.search(text):
-            _read_bar(at, rank, match, bars)
+        elif (match := BAR.search(text)) and (bar := _bar(at, rank, match)):
+            bars.append(bar)
     inferred: tuple[str, ...] = ()
-    if bars.bars and len(seen.rows):
-        seen.notes.add(
-            "progress_lines", bars.rows.line[0], "the logged steps say more; passed over", bars.bars
-        )
-    elif bars.bars:
-        bars.notes.counts |= seen.notes.counts
-        bars.notes.lines |= seen.notes.lines
-        bars.notes.actions |= seen.notes.actions
-        bars.notes.torn = seen.notes.torn
-        seen = bars
+    if len(seen.rows):
+        for bar in bars:
+            seen.notes.add("progress_lines", bar.at, "the logged steps say more; passed over")
+    elif bars:
         inferred += ("step = count of the progress bar - 1: the bar counts the steps that are done",)
+        for bar in bars:
+            if bar.shortened:
+                seen.notes.add(
+                    "rounded", bar.at, "steps that the log shortens to three digits; kept as they are"
+                )
+            seen.rows.add(bar.at, bar.done - 1, {"train/loss": bar.loss}, bar.rank)
     units = {name: "bits/byte" for name in seen.rows.cells if name.endswith("/bpb")}
     return [run_from(path, seen.rows, seen.notes, units=units, inferred=inferred)]
 
@@ -106,11 +117,8 @@ def canonical(name: str) -> str:
     return f"eval/{match[1]}/{'loss_bpb' if match[2] == 'bpb' else 'loss'}" if match else name
 
 
-def _read_bar(at: int, rank: str, match: re.Match[str], seen: _Seen) -> None:
+def _bar(at: int, rank: str, match: re.Match[str]) -> _Bar | None:
     done, loss = number(match[1]), number(match[3])
     if done is None or loss is None or done < 1:
-        return
-    if match[2]:
-        seen.notes.add("rounded", at, "steps that the log shortens to three digits; kept as they are")
-    seen.bars += 1
-    seen.rows.add(at, round(done * SIZES[match[2]]) - 1, {"train/loss": loss}, rank)
+        return None
+    return _Bar(at, rank, round(done * SIZES[match[2]]), bool(match[2]), loss)

@@ -13,7 +13,7 @@ from experiments.configuration import InputError
 from logs.json_document import json_number, json_step, load_document
 from logs.readers import NotALog, Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import Notes
+from logs.text_lines import Notes, head_text
 from logs.text_rows import Rows, run_from
 
 NAME = "marin-speedrun"
@@ -31,7 +31,7 @@ ONE_POINT = Quirk(
 
 def matches(sample: Sample) -> bool:
     """A list of runs, each with its `run_info`."""
-    return MARK.match(sample.text) is not None
+    return MARK.match(head_text(sample)) is not None
 
 
 def read(path: Path) -> list[Run]:

@@ -14,7 +14,7 @@ from experiments.configuration import InputError
 from logs.json_document import json_number, json_step, load_document
 from logs.readers import Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import Notes
+from logs.text_lines import WHOLE_FILE, Notes, head_text
 from logs.text_rows import Rows, run_from
 
 NAME = "megatron-golden"
@@ -31,7 +31,7 @@ UNITS = {
 
 def matches(sample: Sample) -> bool:
     """One JSON object, in which a metric states its first step and its interval."""
-    text = sample.text.lstrip()
+    text = head_text(sample).lstrip()
     return text.startswith("{") and {"start_step", "step_interval"} <= set(MARK.findall(text))
 
 
@@ -53,13 +53,13 @@ def read(path: Path) -> list[Run]:
         for step, value in _points(path, metric, series):
             at = json_step(step)
             if at is None:
-                notes.add("no_step", 1, "values without a whole-number step from 0 up; left out")
+                notes.add("no_step", WHOLE_FILE, "values without a whole-number step from 0 up; left out")
             elif value == "nan":
                 gaps.append(at)
             elif (number := json_number(value)) is not None:
                 cells.setdefault(at, {})[metric] = number
             else:
-                notes.add("text_value", 1, "values that are no number; left out")
+                notes.add("text_value", WHOLE_FILE, "values that are no number; left out")
         if gaps:
             missing.append(_missing(metric, gaps))
     rows = Rows()
