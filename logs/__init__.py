@@ -2,6 +2,6 @@
 
 `schema` the `Run` that all packages share; `readers` one module per file format, found by content;
 `splice` forks, resumes and duplicates to one lineage; `catalogue` cited facts of public runs;
-`ingest` files to runs; `store` runs on disk; `summary` a run in numbers; `published` the figures carried
-here.
+`ingest` files to runs; `pull` public runs from W&B, over `wandb_history`; `store` runs on disk; `summary` a
+run in numbers; `export` runs for other tools; `published` the figures carried here.
 """

@@ -227,6 +227,8 @@ def pull_command(
         )
     stored = result["run"]
     _print(f"{name}: {stored['rows']:,} rows stored" if stored else f"{name}: nothing new")
+    if result["note"]:
+        _print(result["note"])
 
 
 @logs.command("ingest")

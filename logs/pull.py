@@ -26,6 +26,7 @@ from logs.naming import canonical_names
 from logs.schema import AXES, Quirk, Run, Source, make_table, unit_of
 from logs.store import ROOT, read_run, write_run
 from logs.wandb_history import (
+    ENDED,
     NAME,
     VERSION,
     Connection,
@@ -69,7 +70,7 @@ def pull(
     Args:
         root: the store.
         cache: where raw rows are kept.
-        follow: leave alone the W&B runs that had ended when they were last fetched.
+        follow: leave alone the W&B runs before the last one that had ended when they were last fetched.
         connect: makes the connection to the service.
 
     Raises:
@@ -85,7 +86,8 @@ def pull(
         new: dict[str, int] = {}
         for segment in entry.segments:
             public = PublicRun(entry.wandb.entity, entry.wandb.project, segment.run)
-            new[segment.run] = fetch(connection, public, cache / name / segment.run, follow)
+            live_only = follow and segment is not entry.segments[-1]  # a crashed tip may go on under its id
+            new[segment.run] = fetch(connection, public, cache / name / segment.run, live_only)
         states = {run: state for run in new if (state := read_state(cache / name / run))}
         if not any(new.values()) and _stored_from(name, root) == {state.time for state in states.values()}:
             return Pulled(new, states, None)
@@ -326,4 +328,18 @@ def pulled_json(name: str, pulled: Pulled) -> dict[str, Any]:
         for run, new in pulled.new_rows.items()
     ]
     summary = summarise(pulled.run) if pulled.run else None
-    return {"name": name, "new_rows": sum(pulled.new_rows.values()), "runs": runs, "run": summary}
+    new_rows = sum(pulled.new_rows.values())
+    return {"name": name, "new_rows": new_rows, "runs": runs, "run": summary, "note": _note(name, pulled)}
+
+
+def _note(name: str, pulled: Pulled) -> str | None:
+    """That the last run the catalogue knows ended early: training may go on in a fork that it does not know."""
+    entry = lookup(name)
+    planned, tip = entry.run_facts.steps_planned, entry.segments[-1].run
+    state = pulled.states.get(tip)
+    if planned is None or state is None or state.state not in ENDED or state.last_step + 1 >= planned:
+        return None
+    return (
+        f"{tip} is {state.state} at step {state.last_step:,} of {planned:,}; if training goes on in a newer "
+        f"fork, add it to the segments in logs/catalogue/{name}.yaml"
+    )

@@ -19,7 +19,7 @@ from experiments.configuration import InputError
 from logs import wandb_history
 from logs.cli import app
 from logs.ingest import read_logs
-from logs.pull import AlreadyRunningError, Pulled, pull, read_rows
+from logs.pull import AlreadyRunningError, Pulled, pull, pulled_json, read_rows
 from logs.readers.marin_tables import COLUMNS
 from logs.store import read_run
 from logs.wandb_history import Connection, PublicRun, UnreachableError, fetch
@@ -96,6 +96,10 @@ def test_the_seven_forked_runs_come_out_as_the_published_lineage(
     ramp = np.minimum(lr["step"] / 3902, 1 - 0.95 * (lr["step"] - 3902) / (390251 - 3902))
     assert lr["value"].to_numpy() == pytest.approx(0.003290470163 * ramp, rel=1e-4, abs=1e-9)
     assert "overlap" in {quirk.kind for quirk in run.quirks}
+    again = pulled("marin-535b", follow=True)
+    assert {v["name"] for _, v in service.asked} == {"hero-fa4sm100-nomask-step146k"}  # the others had ended
+    note = pulled_json("marin-535b", again)["note"]
+    assert note.startswith("hero-fa4sm100-nomask-step146k is crashed at step 199,159 of 390,251; if training")
     assert "mfu = the logged throughput/mfu * 0.01" in run.inferred
 
 
@@ -129,8 +133,6 @@ def test_a_second_pull_asks_for_new_rows_only_and_gives_the_same_bytes_as_one(
     assert [name for name, _ in service.asked] == ["Run", "RunHistoryKeys", "HistoryPage"]
     run.state = "finished"
     pulled(follow=True)
-    pulled(follow=True)
-    assert service.operations() == []  # it had ended
     pulled(folder="at-once")
     once, often = (tmp_path / place / "runs/marin-d768" for place in ("at-once", "."))
     assert (once / "log.parquet").read_bytes() == (often / "log.parquet").read_bytes()
