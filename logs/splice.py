@@ -56,10 +56,11 @@ def splice(parts: Sequence[Run], name: str, forks: Sequence[Fork] = ()) -> Run:
         if not known:
             code, names, at = split_at_rewinds(code, names, part.table["step"].to_numpy())
             rewinds += at
-        codes.append(np.array([places.setdefault(segment, len(places)) for segment in names])[code])
+        place = np.array([places.setdefault(segment, len(places)) for segment in names], np.int32)
+        codes.append(place[code])
     table = _stack([part.table for part in parts])
-    code = np.concatenate(codes)
-    del codes
+    code = np.concatenate(codes) if len(codes) > 1 else codes.pop()
+    codes.clear()
     order = _order(code, table["step"].to_numpy())
     if order is not None:
         table, code = table.take(order).reset_index(drop=True), code[order]
@@ -122,21 +123,21 @@ def split_at_rewinds(
     """Segments cut wherever the steps of one go back (`a`, `a#2`, `a#3`): the new numbers of their names, the
     names in the order in which they first occur, and where the steps went back."""
     pieces: list[tuple[int, str]] = []  # first row and name of each
-    split = np.empty(len(codes), np.int64)
+    split = np.empty(len(codes), np.int32)
     places: list[str] = []
     for i, name in enumerate(names):
         rows = np.flatnonzero(codes == i) if len(names) > 1 else slice(None)
         steps = step[rows]
         back = np.flatnonzero(steps[1:] < steps[:-1]) + 1
         places += [f"step {steps[at - 1]} -> {steps[at]}" for at in back]
-        piece = np.zeros(len(steps), np.int64)
-        piece[back] = 1
-        split[rows] = np.cumsum(piece) + len(pieces)
+        piece = np.zeros(len(steps), np.int32)
+        piece[[0]], piece[back] = len(pieces), 1
+        split[rows] = np.cumsum(piece, dtype=np.int32)
         starts = np.concatenate([[0], back])
         firsts = starts if isinstance(rows, slice) else rows[starts]
         pieces += [(int(at), f"{name}#{k}" if k > 1 else name) for k, at in enumerate(firsts, start=1)]
     in_time = sorted(range(len(pieces)), key=lambda i: pieces[i])
-    rank = np.empty(len(pieces), np.int64)
+    rank = np.empty(len(pieces), np.int32)
     rank[in_time] = np.arange(len(pieces))
     return rank[split], [pieces[i][1] for i in in_time], places
 

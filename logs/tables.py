@@ -177,8 +177,8 @@ def table_of(
         raise NotALog(
             f"{path}: no column counts steps; it has {_some(list(chunks))}; rename one to one of {known}"
         )
-    columns = {canonical[name]: pa.chunked_array(parts) for name, parts in chunks.items()}
     own = {canonical[name]: name for name in chunks}
+    columns = {name: pa.chunked_array(chunks.pop(of_file)) for name, of_file in own.items()}
     without_step = _keep_whole_steps(columns, text, own) if rows else np.zeros(0, int)
     if not rows or not len(columns["step"]):
         raise InputError(f"{path}: no row has a whole number from 0 up as its step; nothing to read")

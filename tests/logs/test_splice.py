@@ -57,7 +57,7 @@ def forked(draw: st.DrawFn) -> History:
     return history
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(forked(), st.randoms())
 def test_known_forks_splice_to_the_truth(history: History, random) -> None:
     if not history.rows:
@@ -86,7 +86,7 @@ def resumed(draw: st.DrawFn) -> History:
     return history
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(resumed())
 def test_resumes_in_one_file_splice_to_the_truth(history: History) -> None:
     run = splice([as_run(history.rows)], "run")
@@ -158,7 +158,7 @@ def test_a_segment_that_the_catalogue_does_not_know_is_an_error() -> None:
         splice([as_run([("stranger", 0, 1.0)])], "run", [Fork("known", 0)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(resumed(), min_size=2, max_size=3), st.randoms())
 def test_interleaved_writers_are_cut_at_their_own_rewinds(histories: list[History], random) -> None:
     queues = [[(f"rank{i}", step, value) for _, step, value in h.rows] for i, h in enumerate(histories)]
@@ -175,7 +175,7 @@ def test_interleaved_writers_are_cut_at_their_own_rewinds(histories: list[Histor
         assert rows == [(step, value) for _, step, value in history.rows]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(resumed(), st.data())
 def test_a_log_in_several_files_splices_to_what_one_file_gives(history: History, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(history.rows) - 1)), max_size=3)))
@@ -186,7 +186,7 @@ def test_a_log_in_several_files_splices_to_what_one_file_gives(history: History,
 
 
 @given(st.lists(st.integers(1, 50), min_size=3, max_size=60), st.integers(1, 9))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_gaps_are_counted_where_steps_are_missing(runs: list[int], stride: int) -> None:
     """Stretches of steps `stride` apart, each followed by a hole of ten strides, in which nothing was logged."""
     steps, start = [], 0

@@ -53,7 +53,7 @@ def test_names_in_an_export_stay_below_its_place_in_the_store(tmp_path: Path) ->
     (tmp_path / "chart.csv").write_text(EXPORT)
     store = tmp_path / "in" / "store"
     runs = ingest(tmp_path / "chart.csv", root=store).runs
-    assert {run.name for run in runs} == {"chart/a-..-x-1", "chart/a-..-x"}
+    assert {run.name for run in runs} == {"chart/a-..-..-x-1", "chart/a---..-x"}
     written = sorted(path for path in tmp_path.rglob("log.parquet"))
     assert len(written) == 2
     assert all(path.is_relative_to(store / "chart") for path in written)
