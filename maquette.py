@@ -1,7 +1,7 @@
 """The command `maquette`: binds the command lines of the packages together and maps errors to exit codes.
 
-Exit codes: 0 done, 1 the check or run failed, 2 the user's input is wrong, 130 interrupted. An exception
-that is none of these is a mistake in Maquette and keeps its traceback.
+Exit codes: 0 done, 1 the check or run failed or the disk is full, 2 the user's input is wrong, 130 interrupted.
+An exception that is none of these is a mistake in Maquette and keeps its traceback.
 
 Nothing that takes a while to import is imported before `main` is there to be interrupted.
 """
@@ -92,6 +92,8 @@ def _interrupt(_number: int, frame: "FrameType | None") -> None:
 
 
 def _run() -> None:
+    import errno
+
     from experiments.configuration import InputError
     from experiments.orphans import stop_with_parent
     from experiments.preloaded import run_preloaded
@@ -107,6 +109,15 @@ def _run() -> None:
         if _is_first_process():
             print(f"maquette: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        print(
+            f"maquette: {where}{error.strerror}; see to that disk and run the same command again",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The command itself: exit codes and what is printed where."""
 
+import errno
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -36,7 +38,13 @@ def exit_code(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> i
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(None, 0), (typer.Exit(1), 1), (InputError("a.yaml: wrong"), 2), (KeyboardInterrupt(), 130)],
+    [
+        (None, 0),
+        (typer.Exit(1), 1),
+        (OSError(errno.ENOSPC, "No space left on device"), 1),
+        (InputError("a.yaml: wrong"), 2),
+        (KeyboardInterrupt(), 130),
+    ],
 )
 def test_each_way_to_end_has_its_exit_code(
     monkeypatch: pytest.MonkeyPatch, error: BaseException | None, code: int
@@ -49,6 +57,38 @@ def test_the_users_mistake_is_one_line_on_standard_error(
 ) -> None:
     exit_code(monkeypatch, InputError("a.yaml: wrong"))
     assert capsys.readouterr() == ("", "maquette: a.yaml: wrong\n")
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """A limit on the size of a file stands for the disk."""
+    table = tmp_path / "points.csv"
+    table.write_text("n,d,loss\n" + "".join(f"{10**k},{20 * 10**k},{5 - k / 4}\n" for k in range(4, 10)))
+    run = subprocess.run(
+        [
+            COMMAND,
+            "fit",
+            "power-law",
+            table,
+            "--n",
+            "n",
+            "--d",
+            "d",
+            "--loss",
+            "loss",
+            "--out",
+            tmp_path / "fit.json",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+    )
+    assert run.returncode == 1
+    assert run.stderr.splitlines()[-1:] == [
+        "maquette: File too large; see to that disk and run the same command again"
+    ]
+    assert "Traceback" not in run.stderr
+    assert list(tmp_path.iterdir()) == [table]
 
 
 def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -190,7 +190,9 @@ class _SplitWriter:
         self._offsets, self._bytes = [0], 0
 
     def add(self, text: str, ids: list[int]) -> None:
-        np.asarray([*ids, 0], dtype=self._dtype).tofile(self._stream)
+        self._stream.write(
+            np.asarray([*ids, 0], dtype=self._dtype).tobytes()
+        )  # `tofile` hides that the disk is full
         self._offsets.append(self._offsets[-1] + len(ids) + 1)
         self._bytes += len(text.encode())
 
