@@ -121,7 +121,8 @@ class MarinStep:
         """Operations on rows without a token, in the last step's forward and backward pass of the routed experts."""
         c, empty = self.config, 0
         for block, routing in zip(self.model.model.layers, self.routings, strict=True):
-            layout = lay_out(routing.selected, block.mlp.experts.gate_proj.weight, c.capacity_factor)
+            gate = block.mlp.experts.gate_proj.weight
+            layout = lay_out(routing.selected, len(gate), c.capacity_factor, c.capacity_group_tokens, gate)
             if layout.rows_per_expert is not None:
                 empty += len(layout.token) - int(layout.kept.sum())
         return empty * 3 * 2 * 3 * c.latent_dim * c.expert_width

@@ -38,7 +38,12 @@ class Layout:
     rows_per_expert: int | None
     ends: Tensor
 
-    def groups(self, rows: Tensor) -> Iterable[Tensor]:
+    @property
+    def drop_fraction(self) -> Tensor:
+        """Share of the assignments that are dropped, a scalar."""
+        return 1 - self.kept.to(torch.float32).mean()
+
+    def of_experts(self, rows: Tensor) -> Iterable[Tensor]:
         """The part of `rows` of each expert in turn, if sorted and none is empty."""
         return rows.split(self.ends.diff(prepend=self.ends.new_zeros(1)).tolist())
 
@@ -56,6 +61,7 @@ def routed_experts(
     up: Tensor,
     down: Tensor,
     capacity_factor: float | None = None,
+    capacity_group: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Weighted sum over each token's experts of down(silu(gate x) * up x).
 
@@ -65,57 +71,83 @@ def routed_experts(
         gate, up: `[n_experts, hidden, width]`; down: `[n_experts, width, hidden]`.
         capacity_factor: rows per expert over the fair share; assignments beyond it, in token order, count as
             zero and are not sent elsewhere. None computes every assignment.
+        capacity_group: so many tokens, one after the other, fill their experts apart from the rest; None takes
+            all tokens together.
 
     Returns:
         `[tokens, width]`, and the share of assignments dropped (a scalar tensor).
+
+    Raises:
+        ValueError: the tokens are no whole number of capacity groups.
     """
-    layout = lay_out(selected, gate, capacity_factor)
+    layout = lay_out(selected, len(gate), capacity_factor, capacity_group, like=gate)
     device = x.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
     operands = (tensor.to(dtype) for tensor in (x, combine, gate, up, down))
-    return _RoutedExperts.apply(*operands, layout), 1 - layout.kept.to(torch.float32).mean()
+    return _RoutedExperts.apply(*operands, layout), layout.drop_fraction
 
 
-def lay_out(selected: Tensor, gate: Tensor, capacity_factor: float | None) -> Layout:
-    """The layout of `selected` `[tokens, top_k]` that is the faster one for experts like `gate`."""
-    (tokens, top_k), n_experts = selected.shape, gate.shape[0]
-    expert, device = selected.flatten(), selected.device
-    order = _stable_argsort(expert)
-    counts = torch.bincount(expert, minlength=n_experts)
-    sorted_expert = expert.index_select(0, order)
-    place = torch.arange(len(order), device=device)
-    place.sub_((counts.cumsum(0) - counts).index_select(0, sorted_expert))
-    capacity = None
+def lay_out(
+    selected: Tensor,
+    n_experts: int,
+    capacity_factor: float | None = None,
+    capacity_group: int | None = None,
+    like: Tensor | None = None,
+) -> Layout:
+    """Where each assignment of `selected` `[tokens, top_k]` goes; see `routed_experts`.
+
+    Args:
+        like: the experts' matrices, for which the faster of the two layouts is taken; None takes the sorted one.
+    """
+    (tokens, top_k), device = selected.shape, selected.device
+    cell, capacity, groups = selected.flatten(), None, 1
     if capacity_factor is not None:
-        capacity = expert_capacity(tokens, top_k, n_experts, capacity_factor)
+        group = min(capacity_group or tokens, tokens)
+        if tokens % group:
+            raise ValueError(f"{tokens} tokens are no whole number of capacity groups of {group}")
+        capacity, groups = expert_capacity(group, top_k, n_experts, capacity_factor), tokens // group
+        if groups > 1:  # each expert's rows are cut into one cell per capacity group
+            of_token = torch.arange(tokens, device=device).div_(group, rounding_mode="floor")
+            cell = (selected * groups).add_(of_token.unsqueeze(1)).flatten()
+    order = _stable_argsort(cell, n_experts * groups)
+    counts = torch.bincount(cell, minlength=n_experts * groups)
+    sorted_cell = cell.index_select(0, order)
+    place = torch.arange(len(order), device=device)
+    place.sub_((counts.cumsum(0) - counts).index_select(0, sorted_cell))
+    if capacity is not None:
         counts.clamp_(max=capacity)
-    most = (
-        int(counts.max()) if capacity is None or device.type == "cpu" else capacity
-    )  # a GPU is not waited for
+    # a GPU is not waited for
+    most = int(counts.max()) if capacity is None or device.type == "cpu" else capacity
     ends = counts.cumsum(0)
-    if _sorted_is_faster(gate, counts, most):
+    if like is None or _sorted_is_faster(like, counts, most):
         rows_per_expert, first = None, ends - counts
         rows = int(ends[-1]) if device.type == "cpu" else len(order)
     else:
-        rows_per_expert, rows = most, n_experts * most
+        rows_per_expert, rows = groups * most, len(counts) * most
         first = torch.arange(0, rows, most, device=device)
-    row = first.index_select(0, sorted_expert).add_(place)
+    row = first.index_select(0, sorted_cell).add_(place)
     if capacity is not None:
         row.masked_fill_(place >= capacity, rows)  # one row too many takes what is dropped
     token = row.new_zeros(rows + 1).scatter_(0, row, order // top_k)[:rows]
     row = torch.empty_like(row).scatter_(0, order, row).view_as(selected)
     kept = row < rows
-    return Layout(row.mul_(kept), kept, token, rows_per_expert, ends)
+    return Layout(row.mul_(kept), kept, token, rows_per_expert, ends[groups - 1 :: groups])
 
 
-def _stable_argsort(expert: Tensor) -> Tensor:
-    if expert.device.type == "cpu":  # numpy's radix sort of short integers takes a fifth of the time
-        return torch.from_numpy(np.argsort(expert.numpy().astype(np.int16), kind="stable"))
-    return torch.argsort(expert, stable=True)
+def _stable_argsort(cell: Tensor, n_cells: int) -> Tensor:
+    if cell.device.type == "cpu" and n_cells <= 2**15:
+        # numpy's radix sort of short integers takes a fifth of the time
+        return torch.from_numpy(np.argsort(cell.numpy().astype(np.int16), kind="stable"))
+    return torch.argsort(cell, stable=True)
 
 
 def _sorted_is_faster(gate: Tensor, counts: Tensor, most: int) -> bool:
-    """CUDA has a kernel for sorted bfloat16 rows; a CPU weighs padding against one product call per expert."""
+    """CUDA has a kernel for sorted bfloat16 rows; a CPU weighs padding against one product call per expert.
+
+    Args:
+        counts: rows that are filled of each cell, of which every expert has the same number.
+        most: rows of a padded cell.
+    """
     if gate.device.type == "cuda":
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else gate.dtype
         aligned = all(size % 8 == 0 for size in gate.shape[1:])
@@ -123,7 +155,7 @@ def _sorted_is_faster(gate: Tensor, counts: Tensor, most: int) -> bool:
     if gate.device.type != "cpu":
         return False
     padding = (len(counts) * most - int(counts.sum())) * gate.shape[1] * gate.shape[2]
-    return padding > len(counts) * _EXPERT_IN_MULTIPLY_ADDS
+    return padding > len(gate) * _EXPERT_IN_MULTIPLY_ADDS
 
 
 class _RoutedExperts(torch.autograd.Function):
@@ -184,12 +216,16 @@ def _product(rows: Tensor, matrices: Tensor, layout: Layout, plus: Tensor | None
         stacked = rows.view(len(matrices), layout.rows_per_expert, -1)
         if plus is None:
             return torch.bmm(stacked, matrices).flatten(0, 1)
-        return plus.view(len(matrices), layout.rows_per_expert, -1).baddbmm_(stacked, matrices).flatten(0, 1)
+        so_far = plus.view(len(matrices), layout.rows_per_expert, -1)
+        torch.baddbmm(
+            so_far, stacked, matrices, out=so_far
+        )  # PyTorch's FLOP counter does not know `baddbmm_`
+        return plus
     if rows.device.type in _GROUPED_KERNELS:
         out = F.grouped_mm(rows, matrices, offs=layout.ends.to(torch.int32))
         return out if plus is None else plus.add_(out)
     out = rows.new_empty(len(rows), matrices.shape[2]) if plus is None else plus
-    for some, matrix, result in zip(layout.groups(rows), matrices, layout.groups(out), strict=True):
+    for some, matrix, result in zip(layout.of_experts(rows), matrices, layout.of_experts(out), strict=True):
         torch.addmm(result, some, matrix, beta=0 if plus is None else 1, out=result)
     return out
 
@@ -203,6 +239,6 @@ def _product_of_columns(left: Tensor, right: Tensor, layout: Layout) -> Tensor:
     if left.device.type in _GROUPED_KERNELS:
         return F.grouped_mm(left.mT, right, offs=layout.ends.to(torch.int32))
     out = left.new_empty(n_experts, left.shape[1], right.shape[1])
-    for a, b, result in zip(layout.groups(left), layout.groups(right), out, strict=True):
+    for a, b, result in zip(layout.of_experts(left), layout.of_experts(right), out, strict=True):
         torch.mm(a.mT, b, out=result)
     return out

@@ -72,6 +72,7 @@ class MarinMoEConfig(_Frozen):
     capacity_factor: float | None = Field(
         gt=0
     )  # of training; None is dropless. Evaluation is always dropless
+    capacity_group_sequences: int = Field(default=16, gt=0)  # that fill the experts' capacity together
     z_loss: float = Field(ge=0)
     qb_bins: int | None = Field(gt=1)  # of the quantile-balancing histogram; None takes the exact quantile
     init_scale: float = Field(gt=0)  # sigma = init_scale / sqrt(d_model)
@@ -91,6 +92,11 @@ class MarinMoEConfig(_Frozen):
         if unknown:
             raise ValueError(f"sconv_sites {sorted(unknown)} unknown; allowed: k, attn, mlp")
         return self
+
+    @property
+    def capacity_group_tokens(self) -> int:
+        """Tokens that fill the experts' capacity together."""
+        return self.capacity_group_sequences * self.seq_len
 
     @property
     def rotary_dim(self) -> int:
@@ -252,6 +258,13 @@ class Experts(nn.Module):
         self.up_proj = ExpertStack(config.n_experts, config.expert_width, config.latent_dim)
         self.down_proj = ExpertStack(config.n_experts, config.latent_dim, config.expert_width)
 
+    def forward(
+        self, x: Tensor, selected: Tensor, combine: Tensor, capacity_factor: float | None, capacity_group: int
+    ) -> tuple[Tensor, Tensor]:
+        """`x` `[tokens, latent_dim]` -> the same shape, and the share dropped; see `routed_experts`."""
+        matrices = self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight
+        return routed_experts(x, selected, combine, *matrices, capacity_factor, capacity_group)
+
 
 class LatentMoE(nn.Module):
     """Routed experts in a latent space half as wide (arXiv 2601.18089); the router reads the full width."""
@@ -272,15 +285,8 @@ class LatentMoE(nn.Module):
         combine = torch.sigmoid(logits.gather(1, selected))
         combine = c.combine_scale * combine / (combine.sum(-1, keepdim=True) + 1e-9)
         u = self.latent_norm(self.latent_down_proj(x))
-        y, dropped = routed_experts(
-            u,
-            selected,
-            combine.to(u.dtype),
-            self.experts.gate_proj.weight,
-            self.experts.up_proj.weight,
-            self.experts.down_proj.weight,
-            capacity_factor=c.capacity_factor if self.training else None,
-        )
+        capacity_factor = c.capacity_factor if self.training else None
+        y, dropped = self.experts(u, selected, combine.to(u.dtype), capacity_factor, c.capacity_group_tokens)
         with torch.no_grad():
             routing = self._statistics(logits.detach(), selected, combine.detach(), threshold, dropped)
         return self.latent_up_proj(y), routing
@@ -471,6 +477,7 @@ _RATIOS: dict[str, Callable[[MarinMoEConfig], Any]] = {
     "qk_mult": lambda c: c.qk_mult,
     "convolution": lambda c: f"kernel {c.sconv_kernel} on {', '.join(c.sconv_sites)}",
     "capacity factor": lambda c: c.capacity_factor,
+    "capacity group in sequences": lambda c: c.capacity_group_sequences,
     "z-loss": lambda c: c.z_loss,
     "quantile balancing": lambda c: "exact" if c.qb_bins is None else f"{c.qb_bins}-bin histogram",
 }
@@ -485,6 +492,7 @@ _WHY = {
     "gated-norm rank / width": "the rank is 128 at every published width; below 512 its ratio at 512 is kept",
     "vocabulary": "a small corpus fills a small vocabulary",
     "window / sequence": "set by the profile",
+    "capacity group in sequences": "whole groups must make up a batch, and the part of it that one device computes",
     "quantile balancing": "the exact quantile is the cheaper one for few tokens; both agree within a bin",
 }
 

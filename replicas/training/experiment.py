@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -20,9 +21,6 @@ class Evaluation(Config):
 
 class Machine(Config):
     """Where and how the arithmetic runs; none of it changes what is trained, but rounding depends on it.
-
-    One thing does depend on `devices` and `micro_batches`: with a capacity factor, as on the published run, an
-    expert's capacity is counted per forward pass, over the tokens that one device has in one micro-batch.
 
     Attributes:
         devices, nodes: devices of one node, and nodes; their product is the number of ranks.
@@ -140,17 +138,42 @@ def fingerprint(experiment: Experiment, data_version: str) -> str:
 def plan_experiment(experiment: Experiment, published: Published, vocab_size: int) -> Plan:
     """The plan of `experiment`: shape by the shrinking rule, rates by the published law.
 
+    Capacity groups are the published ones, or the greatest part of one that makes up the batch, unless `shape` says
+    otherwise; how the batch is spread has no say, since it must not change which assignments are dropped.
+
     Raises:
-        InputError: a width or a field that is impossible; the run is named.
+        InputError: a width or a field that is impossible, or a forward pass that would cut a capacity group; the
+            run is named.
     """
+    defaults: dict[str, Any] = {"vocab_size": vocab_size, "seq_len": experiment.seq_len}
+    group = getattr(published.model, "capacity_group_sequences", None)
+    if group is not None:
+        defaults["capacity_group_sequences"] = math.gcd(group, experiment.batch_sequences)
     try:
-        return plan(
+        planned = plan(
             published,
             experiment.width,
             tokens=experiment.tokens,
             batch_sequences=experiment.batch_sequences,
             tokens_per_active_param=experiment.tokens_per_active_param,
-            **{"vocab_size": vocab_size, "seq_len": experiment.seq_len, **experiment.shape},
+            **{**defaults, **experiment.shape},
         )
+        _check_capacity_groups(experiment, planned.config)
     except InputError as error:
         raise InputError(f"run {experiment.name}: {error}") from None
+    return planned
+
+
+def _check_capacity_groups(experiment: Experiment, config: Any) -> None:
+    """That no forward pass of `experiment` cuts a capacity group."""
+    if getattr(config, "capacity_factor", None) is None:
+        return
+    group, sequences = config.capacity_group_sequences, experiment.forward_sequences
+    if sequences % group:
+        machine = experiment.machine
+        raise InputError(
+            f"a forward pass has {sequences} of the {experiment.batch_sequences} sequences of a batch ({machine.ranks} "
+            f"devices x {machine.micro_batches} micro-batches), no whole number of capacity groups of {group}: use "
+            f"fewer devices or micro-batches, or set `shape.capacity_group_sequences` to {math.gcd(group, sequences)}, "
+            "which changes what is dropped"
+        )

@@ -140,10 +140,16 @@ def routed_experts(
     up: Array,
     down: Array,
     capacity: int | None,
+    group: int | None = None,
 ) -> tuple[Array, int]:
-    """Tokens in order, each one's experts in order; an expert that is full answers zero. Also how many were."""
+    """Tokens in order, each one's experts in order; an expert that is full answers zero. Also how many did.
+
+    All experts are empty again after every `group` tokens.
+    """
     y, taken, dropped = np.zeros((len(x), down.shape[1])), [0] * len(gate), 0
     for t, experts in enumerate(chosen):
+        if group is not None and t % group == 0:
+            taken = [0] * len(gate)
         for weight, e in zip(combine[t], experts, strict=True):
             if capacity is not None and taken[e] >= capacity:
                 dropped += 1
@@ -154,7 +160,13 @@ def routed_experts(
 
 
 def latent_moe(
-    x: Array, weights: dict[str, Array], top_k: int, scale: float, eps: float, capacity: int | None
+    x: Array,
+    weights: dict[str, Array],
+    top_k: int,
+    scale: float,
+    eps: float,
+    capacity: int | None,
+    group: int | None = None,
 ) -> tuple[Array, int]:
     """`x` `[tokens, d]`: route at full width, experts in the latent space, back to full width."""
     logits = np.stack([matvec(weights["router.weight"], row) for row in x])
@@ -162,5 +174,5 @@ def latent_moe(
     gain = weights["latent_norm.weight"]
     u = np.stack([rms_norm(matvec(weights["latent_down_proj.weight"], row), gain, eps) for row in x])
     gate, up, down = (weights[f"experts.{name}_proj.weight"] for name in ("gate", "up", "down"))
-    y, dropped = routed_experts(u, chosen, combine, gate, up, down, capacity)
+    y, dropped = routed_experts(u, chosen, combine, gate, up, down, capacity, group)
     return np.stack([matvec(weights["latent_up_proj.weight"], row) for row in y]), dropped

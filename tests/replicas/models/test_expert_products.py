@@ -50,21 +50,24 @@ def selections(draw_from: st.DrawFn) -> tuple[int, Tensor]:
     return n_experts, torch.tensor(draw_from(st.lists(choice, min_size=tokens, max_size=tokens)))
 
 
-def assert_is_the_loop(n_experts: int, selected: Tensor, capacity_factor: float | None) -> Tensor:
+def assert_is_the_loop(
+    n_experts: int, selected: Tensor, capacity_factor: float | None, group: int | None = None
+) -> Tensor:
     """Compare with the loop in both precisions; returns the share dropped."""
     x, combine = draw(len(selected), WIDTH), draw(*selected.shape, seed=4)
     weights = matrices(n_experts)
     capacity = None
     if capacity_factor is not None:
-        capacity = max(1, math.ceil(capacity_factor * selected.numel() / n_experts))
+        tokens = group or len(selected)
+        capacity = max(1, math.ceil(capacity_factor * tokens * selected.shape[1] / n_experts))
     expected, dropped = references.routed_experts(
-        x.numpy(), selected.tolist(), combine.numpy(), *(w.numpy() for w in weights), capacity
+        x.numpy(), selected.tolist(), combine.numpy(), *(w.numpy() for w in weights), capacity, group
     )
     scale = max(np.abs(expected).max(), 1e-300)
     share = torch.empty(0)
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float32, 1e-5)):
         arguments = (x.to(dtype), selected, combine.to(dtype), *(w.to(dtype) for w in weights))
-        y, share = routed_experts(*arguments, capacity_factor=capacity_factor)
+        y, share = routed_experts(*arguments, capacity_factor=capacity_factor, capacity_group=group)
         assert y.dtype == dtype
         assert np.abs(y.double().numpy() - expected).max() / scale < tolerance
         assert share.item() == pytest.approx(dropped / selected.numel(), abs=1e-6)
@@ -80,6 +83,42 @@ def test_dropless_equals_the_loop(case: tuple[int, Tensor]) -> None:
 def test_capacity_drops_in_token_order(case: tuple[int, Tensor], capacity_factor: float) -> None:
     """0.01 leaves every expert a single row."""
     assert_is_the_loop(*case, capacity_factor=capacity_factor)
+
+
+@given(selections(), st.sampled_from([0.01, 0.5, 1.0, 1.15, 3.0]), st.data())
+def test_capacity_is_counted_anew_in_every_group(
+    case: tuple[int, Tensor], capacity_factor: float, data: st.DataObject
+) -> None:
+    n_experts, selected = case
+    whole = [group for group in range(1, len(selected) + 1) if len(selected) % group == 0]
+    assert_is_the_loop(n_experts, selected, capacity_factor, data.draw(st.sampled_from(whole)))
+
+
+def test_a_batch_computed_in_parts_of_whole_groups_drops_the_same() -> None:
+    """The gradients, too: in one part, in two, in four."""
+    selected = torch.stack([torch.arange(16) % 3, torch.full((16,), 3)], dim=1)  # expert 3 is everybody's
+    x, combine, weights = draw(16, WIDTH), draw(16, 2, seed=4), matrices(5)
+
+    def outputs(parts: int) -> list[Tensor]:
+        inputs = [tensor.clone().requires_grad_() for tensor in (x, combine, *weights)]
+        cut = [tensor.chunk(parts) for tensor in (inputs[0], selected, inputs[1])]
+        ys = []
+        for part in zip(*cut, strict=True):
+            y, dropped = routed_experts(*part, *inputs[2:], capacity_factor=1.0, capacity_group=4)
+            assert dropped == 0.25  # two rows of expert 3 for the four tokens of a group
+            ys.append(y)
+        torch.cat(ys).square().sum().backward()
+        return [torch.cat(ys).detach(), *(tensor.grad for tensor in inputs if tensor.grad is not None)]
+
+    expected = outputs(1)
+    for parts in (2, 4):
+        for found, reference in zip(outputs(parts), expected, strict=True):
+            torch.testing.assert_close(found, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_a_cut_group_is_refused() -> None:
+    with pytest.raises(ValueError, match="6 tokens are no whole number of capacity groups of 4"):
+        routed_experts(draw(6, WIDTH), torch.zeros(6, 1, dtype=torch.long), draw(6, 1), *matrices(2), 1.0, 4)
 
 
 @pytest.mark.parametrize(("capacity_factor", "dropped"), [(None, 0), (1.0, 0.75), (4.0, 0), (0.01, 0.9375)])

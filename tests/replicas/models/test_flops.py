@@ -13,28 +13,30 @@ from replicas.models.expert_products import routed_experts
 TOKENS, TOP_K, EXPERTS, WIDTH, HIDDEN = 24, 2, 4, 16, 8
 
 
-def experts_flops(patch: pytest.MonkeyPatch, layout: str, capacity_factor: float | None) -> int:
+EVEN = torch.stack((torch.arange(TOKENS) % EXPERTS, (torch.arange(TOKENS) + 1) % EXPERTS), 1)
+
+
+def experts_flops(patch: pytest.MonkeyPatch, layout: str, selected: Tensor) -> int:
     """Forward and backward of the routed experts in one of the ways they are computed."""
     patch.setattr(expert_products, "_sorted_is_faster", lambda *_: layout != "padded")
     patch.setattr(expert_products, "_GROUPED_KERNELS", ("cpu",) if layout == "grouped" else ())
     x = torch.randn(TOKENS, WIDTH, requires_grad=True)
-    selected = torch.stack((torch.arange(TOKENS) % EXPERTS, (torch.arange(TOKENS) + 1) % EXPERTS), 1)
     combine = torch.rand(TOKENS, TOP_K)
     shapes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
     matrices = [torch.randn(EXPERTS, *shape, requires_grad=True) for shape in shapes]
-    return count_flops(
-        lambda: routed_experts(x, selected, combine, *matrices, capacity_factor)[0].sum().backward()
-    )
+    return count_flops(lambda: routed_experts(x, selected, combine, *matrices)[0].sum().backward())
 
 
 @pytest.mark.parametrize("layout", ["padded", "sorted", "grouped"])
 def test_an_even_load_costs_the_same_in_every_layout(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     multiply_adds = TOKENS * TOP_K * 3 * WIDTH * HIDDEN
-    assert experts_flops(monkeypatch, layout, None) == 3 * 2 * multiply_adds
+    assert experts_flops(monkeypatch, layout, EVEN) == 3 * 2 * multiply_adds
 
 
 def test_padding_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    even, padded = (experts_flops(monkeypatch, "padded", factor) for factor in (1.0, 1.5))
+    favoured = torch.where(torch.arange(TOKENS) < 18, 0, 3)  # 18 rows of 48 where an even load has 12
+    uneven = torch.stack((favoured, 1 + torch.arange(TOKENS) % 2), 1)
+    even, padded = (experts_flops(monkeypatch, "padded", selected) for selected in (EVEN, uneven))
     assert padded == 1.5 * even
 
 

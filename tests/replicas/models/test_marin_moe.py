@@ -62,19 +62,20 @@ def test_attention_equals_the_loop(small: MarinMoEConfig, layer: int, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=["float64", "float32"])
-@pytest.mark.parametrize("capacity_factor", [None, 0.7, 1.15])
+@pytest.mark.parametrize(("capacity_factor", "group"), [(None, 2), (0.7, 2), (1.15, 2), (1.15, 1)])
 def test_latent_moe_equals_the_loop(
-    small: MarinMoEConfig, capacity_factor: float | None, dtype: torch.dtype
+    small: MarinMoEConfig, capacity_factor: float | None, group: int, dtype: torch.dtype
 ) -> None:
-    config = small.model_copy(update={"capacity_factor": capacity_factor})
+    """Two sequences that fill the experts together, or each by itself."""
+    config = small.model_copy(update={"capacity_factor": capacity_factor, "capacity_group_sequences": group})
     module, x = LatentMoE(config), draw(34, small.d_model)
     weights = fill(module)
     module.to(dtype).train()
     y, routing = module(x.to(dtype))
     capacity = None
     if capacity_factor is not None:
-        capacity = expert_capacity(len(x), config.top_k, config.n_experts, capacity_factor)
-    expected, dropped = references.latent_moe(x.numpy(), weights, 2, 2.5, 1e-5, capacity)
+        capacity = expert_capacity(17 * group, config.top_k, config.n_experts, capacity_factor)
+    expected, dropped = references.latent_moe(x.numpy(), weights, 2, 2.5, 1e-5, capacity, 17 * group)
     assert np.abs(y.detach().double().numpy() - expected).max() / np.abs(expected).max() < TOLERANCE[dtype]
     assert routing.drop_fraction.item() == pytest.approx(dropped / (2 * len(x)), abs=1e-6)
     assert (dropped > 0) == (capacity_factor is not None)

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from replicas.training.experiment import Experiment, fingerprint
+from experiments.configuration import InputError
+from replicas.published import load_published
+from replicas.training.experiment import Experiment, fingerprint, plan_experiment
 
 Make = Callable[..., Experiment]
 
@@ -52,6 +54,33 @@ def test_an_impossible_machine_is_refused(tiny: Make, change: dict[str, Any], me
         tiny(machine={**tiny().machine.model_dump(), **change})
 
 
+@pytest.mark.parametrize(("batch_sequences", "group"), [(4, 4), (16, 16), (24, 8), (48, 16), (7, 1)])
+def test_capacity_groups_are_as_published_as_far_as_they_make_up_the_batch(
+    tiny: Make, batch_sequences: int, group: int
+) -> None:
+    experiment = tiny(batch_sequences=batch_sequences)
+    config = plan_experiment(experiment, load_published("marin-535b"), 300).config
+    assert config.capacity_factor == 1.15
+    assert config.capacity_group_sequences == group
+
+
+def test_a_forward_pass_that_would_cut_a_capacity_group_is_refused(tiny: Make) -> None:
+    """However the batch is spread, the same assignments are dropped; else it is not trained."""
+    marin = load_published("marin-535b")
+    machine = tiny().machine.model_dump() | {"strategy": "ddp", "devices": 2, "micro_batches": 3}
+    experiment = tiny(batch_sequences=12, machine=machine)
+    message = (
+        "run tiny: a forward pass has 2 of the 12 sequences of a batch (2 devices x 3 micro-batches), no whole "
+        "number of capacity groups of 4: use fewer devices or micro-batches, or set "
+        "`shape.capacity_group_sequences` to 2"
+    )
+    with pytest.raises(InputError, match=re.escape(message)):
+        plan_experiment(experiment, marin, 300)
+    for change in ({"capacity_group_sequences": 2}, {"capacity_factor": None}):
+        fits = experiment.model_copy(update={"shape": experiment.shape | change})
+        assert plan_experiment(fits, marin, 300).config.n_experts == 4
+
+
 def test_tokens_per_step(tiny: Make) -> None:
     assert tiny().tokens_per_step == 4 * 32
 
@@ -91,8 +120,12 @@ def test_the_fingerprint_does_not_change_with_how_often_is_saved(tiny: Make) -> 
 def test_the_fingerprint_does_not_change_with_how_the_batch_is_spread(tiny: Make) -> None:
     """So that a run that was stopped can go on with more devices or fewer."""
     machine = tiny().machine.model_dump()
-    for strategy, devices, nodes, micro_batches in (("fsdp", 1, 1, 4), ("fsdp", 2, 2, 1), ("ddp", 2, 1, 2)):
-        spread = {"strategy": strategy, "devices": devices, "nodes": nodes, "micro_batches": micro_batches}
+    spreads: list[dict[str, Any]] = [
+        {"strategy": "fsdp", "micro_batches": 4},
+        {"strategy": "fsdp", "devices": 2, "nodes": 2},
+        {"strategy": "ddp", "devices": 2, "micro_batches": 2},
+    ]
+    for spread in spreads:
         changed = tiny(machine={**machine, **spread, "activation_checkpointing": True})
         assert fingerprint(changed, "data") == fingerprint(tiny(), "data")
 
