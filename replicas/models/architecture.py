@@ -37,6 +37,14 @@ class LanguageModel(nn.Module):
         """The layers, which training shards, recomputes and compiles one by one."""
         return list(self.get_submodule("model.layers").children())
 
+    def experts(self) -> list[nn.Module]:
+        """The routed experts, one module per MoE layer; a dense model has none.
+
+        Each has parameters `[n_experts, ...]` and computes with the part of them on this rank once the ranks that
+        share them are its `group`; see `replicas.models.expert_parallel`.
+        """
+        return []
+
 
 @dataclass(frozen=True)
 class Change:

@@ -23,9 +23,11 @@ import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from experiments.configuration import Config as _Frozen
 from replicas.models.architecture import LanguageModel, ParameterCount, Shrunk, compare_ratios
+from replicas.models.expert_parallel import exchanged_experts
 from replicas.models.expert_products import routed_experts
 from replicas.models.kernels import exclude_self, rms_norm, softmax_and_lse, top_k
 from replicas.models.layers import (
@@ -250,7 +252,13 @@ class ExpertStack(nn.Module):
 
 
 class Experts(nn.Module):
-    """The routed SwiGLU experts, latent width in and out."""
+    """The routed SwiGLU experts, latent width in and out.
+
+    Attributes:
+        group: the ranks that share the experts out (`expert_parallel.share_out`); None if every rank has them all.
+    """
+
+    group: ProcessGroup | None = None
 
     def __init__(self, config: MarinMoEConfig) -> None:
         super().__init__()
@@ -263,6 +271,10 @@ class Experts(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """`x` `[tokens, latent_dim]` -> the same shape, and the share dropped; see `routed_experts`."""
         matrices = self.gate_proj.weight, self.up_proj.weight, self.down_proj.weight
+        if self.group is not None:
+            return exchanged_experts(
+                x, selected, combine, *matrices, self.group, capacity_factor, capacity_group
+            )
         return routed_experts(x, selected, combine, *matrices, capacity_factor, capacity_group)
 
 
@@ -390,6 +402,10 @@ class MarinMoE(LanguageModel):
             x, routing = block(x, where)
             routings.append(routing)
         return self.lm_head(net.final_gated_norm(net.norm(x))), routings
+
+    def experts(self) -> list[nn.Module]:
+        """The routed experts of each layer."""
+        return [block.get_submodule("mlp.experts") for block in self.blocks()]
 
     @torch.no_grad()
     def set_router_biases(self, routings: list[Routing]) -> None:

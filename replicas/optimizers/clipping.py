@@ -2,9 +2,8 @@
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
 
-from replicas.optimizers.sharded import local, whole
+from replicas.optimizers.sharded import local, total_norm
 
 
 @torch.no_grad()
@@ -18,6 +17,6 @@ def clip_by_group_norm(optimizer: torch.optim.Optimizer, max_norm: float) -> Non
         gradients: list[Tensor] = [p.grad for p in group["params"] if p.grad is not None]
         if not gradients:
             continue
-        norm = whole(get_total_norm(gradients))
+        norm = total_norm(gradients)
         scale = torch.where(norm.isfinite(), (max_norm / norm).clamp(max=1), torch.ones_like(norm))
         torch._foreach_mul_([local(gradient) for gradient in gradients], scale)

@@ -5,7 +5,7 @@ nothing of this. Of a plain matrix, element-wise work is done on the rows at han
 and where a whole matrix is needed, the ranks share the matrices out among themselves.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
+from torch.nn.utils import get_total_norm
 
+from replicas import ranks
 from replicas.optimizers.hyperball import frobenius
 
 
@@ -22,9 +24,15 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """`tensor` put together on every rank: all of them call."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """L2 norm of all of `tensors` together, a scalar.
+
+    If they are sharded, each is over all ranks, though not all need be in the same way, and all ranks call.
+    """
+    norm = get_total_norm([local(tensor) for tensor in tensors])
+    if not any(isinstance(tensor, DTensor) for tensor in tensors):
+        return norm
+    return ranks.summed(norm.square()).sqrt()
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,8 @@ class RowShards:
             shards: `[matrices, rows here, columns]`; every rank has the same matrices in the same order.
         """
         n, rows_here, columns = shards.shape
-        ranks = len(self.rows)
-        share = [n // ranks + (r < n % ranks) for r in range(ranks)]  # matrices that each rank computes
+        size = len(self.rows)
+        share = [n // size + (r < n % size) for r in range(size)]  # matrices that each rank computes
         out = [count * rows_here * columns for count in share]
         back = [share[self.rank] * rows * columns for rows in self.rows]
         received = self._exchange(shards.flatten(), out, back)
@@ -81,7 +89,7 @@ def row_shards(parameter: Tensor) -> RowShards | None:
     if not isinstance(parameter, DTensor) or parameter.ndim != 2:
         return None
     mesh, total = parameter.device_mesh, parameter.shape[0]
-    ranks = mesh.size()
-    most = -(-total // ranks)  # as torch.chunk cuts
-    rows = tuple(min(max(total - r * most, 0), most) for r in range(ranks))
+    size = mesh.size()
+    most = -(-total // size)  # as torch.chunk cuts
+    rows = tuple(min(max(total - r * most, 0), most) for r in range(size))
     return RowShards(rows, mesh.get_local_rank(), mesh.get_group())

@@ -26,6 +26,8 @@ class Machine(Config):
         devices, nodes: devices of one node, and nodes; their product is the number of ranks.
         strategy: `single` device; `ddp`, every rank a whole copy; `fsdp`, weights, gradients and optimizer state
             sharded over the ranks (FSDP2), also on one.
+        expert_parallel_degree: ranks that share the routed experts of a layer out among them, so that token rows travel
+            instead of experts; the rest stays sharded over all ranks (`fsdp` alone).
         micro_batches: parts that each rank computes its share of a batch in, one after the other.
         threads: of a CPU, per rank; None leaves it to torch. 1 and 2 threads round differently.
         precision: `bf16-mixed` and `16-mixed` compute in autocast, the latter with dynamic loss scaling, for GPUs
@@ -39,6 +41,7 @@ class Machine(Config):
     devices: int = Field(ge=1)
     nodes: int = Field(ge=1)
     strategy: Literal["single", "ddp", "fsdp"] = "single"
+    expert_parallel_degree: int = Field(default=1, ge=1)
     micro_batches: int = Field(default=1, ge=1)
     threads: int | None = Field(ge=1)
     precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
@@ -55,6 +58,13 @@ class Machine(Config):
     def _possible(self) -> "Machine":
         if self.strategy == "single" and self.ranks > 1:
             raise ValueError(f"`strategy: single` is one device, not {self.ranks}; choose ddp or fsdp")
+        if self.expert_parallel_degree > 1 and self.strategy != "fsdp":
+            raise ValueError("`expert_parallel_degree` above 1 needs `strategy: fsdp`; set that")
+        if self.ranks % self.expert_parallel_degree:
+            raise ValueError(
+                f"`expert_parallel_degree` ({self.expert_parallel_degree}) does not divide the {self.ranks} ranks, "
+                f"{self.devices} devices x {self.nodes} nodes"
+            )
         if self.precision == "bf16-true" and self.strategy != "fsdp":
             raise ValueError(
                 "`precision: bf16-true` keeps float32 masters through `strategy: fsdp`; set that"
@@ -124,13 +134,14 @@ def fingerprint(experiment: Experiment, data_version: str) -> str:
 
     The name counts: two runs of a study may differ in nothing else, and are trained side by side. What may change
     while a run is stopped does not count: how often it saves and logs, and how its batch is spread (`devices`,
-    `nodes`, `strategy`, `micro_batches`, `activation_checkpointing`).
+    `nodes`, `strategy`, `expert_parallel_degree`, `micro_batches`, `activation_checkpointing`).
     """
     fields: dict[str, Any] = experiment.model_dump()
     for outward in ("checkpoint_every_seconds", "log_every_steps"):
         del fields[outward]
-    for spread in ("devices", "nodes", "strategy", "micro_batches", "activation_checkpointing"):
+    for spread in ("devices", "nodes", "strategy", "expert_parallel_degree", "micro_batches"):
         del fields["machine"][spread]
+    del fields["machine"]["activation_checkpointing"]
     text = json.dumps({"experiment": fields, "data": data_version}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -142,8 +153,8 @@ def plan_experiment(experiment: Experiment, published: Published, vocab_size: in
     otherwise; how the batch is spread has no say, since it must not change which assignments are dropped.
 
     Raises:
-        InputError: a width or a field that is impossible, or a forward pass that would cut a capacity group; the
-            run is named.
+        InputError: a width or a field that is impossible, a forward pass that would cut a capacity group, or experts
+            that cannot be shared out as `machine` says; the run is named.
     """
     defaults: dict[str, Any] = {"vocab_size": vocab_size, "seq_len": experiment.seq_len}
     group = getattr(published.model, "capacity_group_sequences", None)
@@ -159,6 +170,7 @@ def plan_experiment(experiment: Experiment, published: Published, vocab_size: in
             **{**defaults, **experiment.shape},
         )
         _check_capacity_groups(experiment, planned.config)
+        _check_expert_parallel(experiment.machine.expert_parallel_degree, planned.config)
     except InputError as error:
         raise InputError(f"run {experiment.name}: {error}") from None
     return planned
@@ -176,4 +188,15 @@ def _check_capacity_groups(experiment: Experiment, config: Any) -> None:
             f"devices x {machine.micro_batches} micro-batches), no whole number of capacity groups of {group}: use "
             f"fewer devices or micro-batches, or set `shape.capacity_group_sequences` to {math.gcd(group, sequences)}, "
             "which changes what is dropped"
+        )
+
+
+def _check_expert_parallel(degree: int, config: Any) -> None:
+    """That `degree` ranks can share the experts of `config` out evenly."""
+    n_experts = getattr(config, "n_experts", 0)
+    if degree > 1 and not n_experts:
+        raise InputError("`machine.expert_parallel_degree` is above 1, but the model is dense; leave it out")
+    if n_experts % degree:
+        raise InputError(
+            f"n_experts ({n_experts}) is not a multiple of `machine.expert_parallel_degree` ({degree}); change either"
         )

@@ -11,7 +11,6 @@ from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.nn.utils import get_total_norm
 from torch.utils.data import IterableDataset
 
 from experiments.configuration import InputError
@@ -21,7 +20,7 @@ from replicas.models.kernels import cross_entropy_with_z
 from replicas.optimizers.clipping import clip_by_group_norm
 from replicas.optimizers.groups import build_optimizer
 from replicas.optimizers.hyperball_adam import HyperballAdam
-from replicas.optimizers.sharded import whole
+from replicas.optimizers.sharded import total_norm
 from replicas.plan import Plan
 from replicas.published import Recipe
 from replicas.schedule import Schedule, learning_rate_schedule
@@ -153,7 +152,7 @@ class Replica(LightningModule):
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        self._grad_norm = whole(get_total_norm(gradients))
+        self._grad_norm = total_norm(gradients)
         self._clip(optimizer)
 
     def _clip(self, optimizer: torch.optim.Optimizer) -> None:

@@ -1,6 +1,7 @@
 """How a model is spread over devices: the Lightning strategy, sharding, recomputation, compilation."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,11 +12,13 @@ from lightning.fabric.plugins.environments import (
 )
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from experiments.configuration import InputError
 from replicas.models.architecture import LanguageModel
+from replicas.models.expert_parallel import share_out
 from replicas.training.experiment import Machine
 
 
@@ -62,8 +65,11 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def prepare(model: LanguageModel, machine: Machine, mesh: Any) -> None:
+def prepare(model: LanguageModel, machine: Machine, mesh: DeviceMesh | None) -> None:
     """Recompute, compile and shard the blocks of `model` as `machine` says, in place.
+
+    With expert parallelism, the ranks of one row of a mesh `[ranks / degree, degree]` share the experts out, and the
+    ranks of one column, which hold the same experts, shard them (FSDP2); all else is sharded over all ranks.
 
     Args:
         mesh: one-dimensional device mesh of all ranks; only asked for with `fsdp`.
@@ -74,11 +80,28 @@ def prepare(model: LanguageModel, machine: Machine, mesh: Any) -> None:
         if machine.compile:
             block.compile()
     if machine.strategy == "fsdp":
+        assert mesh is not None
         policy = MixedPrecisionPolicy()
         if machine.precision == "bf16-true":
             policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        if machine.expert_parallel_degree > 1:
+            for experts, column in _shared_out(model, machine, mesh.device_type):
+                fully_shard(experts, mesh=column, mp_policy=policy)
         for module in (*model.blocks(), model):
             fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+def _shared_out(
+    model: LanguageModel, machine: Machine, device_type: str
+) -> Iterator[tuple[nn.Module, DeviceMesh]]:
+    """Share out the experts of each layer; yields them, and the ranks that hold the same ones."""
+    degree = machine.expert_parallel_degree
+    shape = (machine.ranks // degree, degree)
+    mesh = init_device_mesh(device_type, shape, mesh_dim_names=("efsdp", "ep"))  # as torchtitan names them
+    for experts in model.experts():
+        share_out(experts, mesh["ep"])
+        experts.group = mesh["ep"].get_group()  # type: ignore[assignment]
+        yield experts, mesh["efsdp"]
 
 
 def _recompute(block: nn.Module) -> None:

@@ -325,6 +325,7 @@ def _quiet() -> None:
     """Silence what Lightning says about itself; what it raises still comes through."""
     for name in ("lightning.pytorch", "lightning.fabric", "lightning"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.tensor").setLevel(logging.ERROR)  # finds its own collectives slow
     warnings.filterwarnings("ignore", module="lightning")
     # said if loss scaling refuses the first step; the schedule goes on by steps of the run, refused or not
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")

@@ -1,5 +1,6 @@
-"""Router biases and optimizer steps over three ranks, unevenly sharded, are those of one process."""
+"""Router biases, optimizer steps and routed experts over three ranks, unevenly sharded, are those of one process."""
 
+import math
 import os
 import subprocess
 import sys
@@ -11,7 +12,21 @@ import torch
 
 from replicas.models.quantile_balancing import quantile_threshold, quantile_threshold_histogram
 
-from .three_ranks import BINS, RANKS, SHAPES, TOP_K, margins, three_steps
+from .models import references
+from .three_ranks import (
+    BINS,
+    EXPERTS,
+    RANKS,
+    ROUTINGS,
+    SHAPES,
+    TOKENS,
+    TOP_K,
+    margins,
+    route,
+    stacks,
+    three_steps,
+    tokens,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs fork and gloo")
 
@@ -55,3 +70,40 @@ def test_all_ranks_refuse_a_step_that_one_cannot_make(found: list[dict[str, Any]
         assert of_rank["skipped"] == 1
         for shapes in SHAPES.values():
             assert all(torch.equal(of_rank[f"{name} 1"], of_rank[f"{name} 0"]) for name in shapes)
+
+
+@pytest.mark.parametrize("case", ROUTINGS)
+def test_experts_shared_out_answer_as_the_loop(found: list[dict[str, Any]], case: str) -> None:
+    chosen, factor, group = ROUTINGS[case]
+    share_dropped = []
+    for rank, of_rank in enumerate(found):
+        x, selected, combine = (tensor.detach().numpy() for tensor in tokens(rank, chosen))
+        capacity = None
+        if factor is not None:
+            capacity = math.ceil(factor * (group or TOKENS[rank]) * TOP_K / EXPERTS)
+        matrices = (stack.numpy() for stack in stacks().values())
+        expected, dropped = references.routed_experts(
+            x, selected.tolist(), combine, *matrices, capacity, group
+        )
+        routed = of_rank["routed"][case]
+        torch.testing.assert_close(routed["y"], torch.from_numpy(expected), rtol=1e-10, atol=1e-10)
+        share_dropped.append(dropped / selected.size)
+        assert routed["dropped"].item() == pytest.approx(share_dropped[-1], abs=1e-6)
+    assert (max(share_dropped) > 0) == (factor is not None)
+
+
+@pytest.mark.parametrize("case", ROUTINGS)
+def test_gradients_of_experts_shared_out_are_means_over_the_ranks(
+    found: list[dict[str, Any]], case: str
+) -> None:
+    matrices = {name: stack.requires_grad_() for name, stack in stacks().items()}
+    for rank, of_rank in enumerate(found):
+        expected, routed = route(rank, case, matrices), of_rank["routed"][case]
+        for name in ("x", "combine"):
+            torch.testing.assert_close(routed[name], expected[name], rtol=1e-10, atol=1e-10)
+    means = {name: stack.grad / RANKS for name, stack in matrices.items() if stack.grad is not None}
+    norm = torch.cat([mean.flatten() for mean in means.values()]).norm()
+    for of_rank in found:
+        for name, mean in means.items():
+            torch.testing.assert_close(of_rank["routed"][case][name], mean, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(of_rank["routed"][case]["norm"], norm)

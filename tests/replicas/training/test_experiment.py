@@ -43,6 +43,11 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"precision": "bf16-true", "strategy": "ddp"}, "float32 masters through `strategy: fsdp`"),
     ({"precision": "16-mixed", "strategy": "fsdp", "accelerator": "cuda"}, "no loss scaling under fsdp"),
     ({"precision": "16-mixed"}, "`precision: 16-mixed` needs a GPU"),
+    ({"expert_parallel_degree": 2}, "`expert_parallel_degree` above 1 needs `strategy: fsdp`; set that"),
+    (
+        {"strategy": "fsdp", "devices": 2, "nodes": 2, "expert_parallel_degree": 3},
+        "`expert_parallel_degree` (3) does not divide the 4 ranks, 2 devices x 2 nodes",
+    ),
     ({"micro_batches": 0}, "greater than or equal to 1"),
     ({"strategy": "fsdp2"}, "'single', 'ddp' or 'fsdp'"),
 ]
@@ -52,6 +57,20 @@ IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
 def test_an_impossible_machine_is_refused(tiny: Make, change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=re.escape(message)):
         tiny(machine={**tiny().machine.model_dump(), **change})
+
+
+def test_experts_are_shared_out_evenly(tiny: Make) -> None:
+    machine = tiny().machine.model_dump() | {"strategy": "fsdp", "devices": 4, "expert_parallel_degree": 4}
+    marin, delphi = load_published("marin-535b"), load_published("delphi")
+    even = {"n_experts": 8, "top_k": 2, "qb_bins": None, "capacity_factor": None}
+    assert plan_experiment(tiny(machine=machine, shape=even), marin, 300).config.n_experts == 8
+    refused = re.escape("run tiny: n_experts (6) is not a multiple of `machine.expert_parallel_degree` (4)")
+    with pytest.raises(InputError, match=refused):
+        plan_experiment(tiny(machine=machine, shape=even | {"n_experts": 6}), marin, 300)
+    with pytest.raises(
+        InputError, match=r"`machine\.expert_parallel_degree` is above 1, but the model is dense"
+    ):
+        plan_experiment(tiny(machine=machine, shape={}, public_run="delphi", width=128), delphi, 300)
 
 
 @pytest.mark.parametrize(("batch_sequences", "group"), [(4, 4), (16, 16), (24, 8), (48, 16), (7, 1)])
@@ -122,7 +141,7 @@ def test_the_fingerprint_does_not_change_with_how_the_batch_is_spread(tiny: Make
     machine = tiny().machine.model_dump()
     spreads: list[dict[str, Any]] = [
         {"strategy": "fsdp", "micro_batches": 4},
-        {"strategy": "fsdp", "devices": 2, "nodes": 2},
+        {"strategy": "fsdp", "devices": 2, "nodes": 2, "expert_parallel_degree": 2},
         {"strategy": "ddp", "devices": 2, "micro_batches": 2},
     ]
     for spread in spreads:
