@@ -6,17 +6,18 @@ of its expert (all-to-all). That rank computes what arrived as it would compute 
 results back; the first rank sums them up. So no expert's weights travel, only rows of activations.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.nn.functional import all_to_all_single
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from replicas.models.expert_products import combined, dispatched, lay_out, routed_experts
+from replicas.models.expert_products import lay_out, routed_experts
 
 
 def share_out(stacks: nn.Module, mesh: DeviceMesh) -> None:
@@ -59,12 +60,14 @@ def exchanged_experts(
     experts = [_MeanGradient.apply(_local(stack), ranks) for stack in (gate, up, down)]
     layout = lay_out(selected, ranks * len(experts[0]), capacity_factor, capacity_group)
     exchange, expert = _arrange(torch.diff(layout.ends, prepend=layout.ends.new_zeros(1)), group)
-    filled = sum(exchange.sent)  # sorted rows are dense: what was dropped left its rows at the end
-    layout = replace(layout, assignment=layout.assignment[:filled], filled=layout.filled[:filled])
-    arrived = exchange.there(dispatched(x, layout))
+    token = layout.token[
+        : sum(exchange.sent)
+    ]  # sorted rows are dense: what was dropped left its rows at the end
+    arrived = exchange.there(x.index_select(0, token))
     one = arrived.new_ones(len(arrived), 1)
-    done, _ = routed_experts(arrived, expert.unsqueeze(1), one, *experts)
-    return combined(exchange.back(done), combine, layout), layout.drop_fraction
+    done = exchange.back(routed_experts(arrived, expert.unsqueeze(1), one, *experts)[0])
+    weight = combine.to(done.dtype) * layout.kept
+    return F.embedding_bag(layout.row, done, per_sample_weights=weight, mode="sum"), layout.drop_fraction
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ def lay_out(
         rows = int(ends[-1]) if device.type == "cpu" else len(order)
     else:
         rows_per_expert, rows = groups * most, len(counts) * most
-        first = torch.arange(0, rows, most, device=device)
+        first = most * torch.arange(len(counts), device=device)
     row = first.index_select(0, sorted_cell).add_(place)
     if capacity is not None:
         row.masked_fill_(place >= capacity, rows)  # one row too many takes what is dropped
@@ -193,9 +193,7 @@ class _RoutedExperts(torch.autograd.Function):
         dweight = torch.mv(hidden * dhidden, hidden.new_ones(hidden.shape[1]))
         dhidden.mul_(weight)
         du = dhidden * silu
-        dg = dhidden.mul_(u).mul_(
-            silu.lerp(torch.ones_like(weight[0]), sigmoid)
-        )  # silu' = silu + s (1 - silu)
+        dg = dhidden.mul_(u).mul_(silu.lerp(weight.new_ones(1), sigmoid))  # silu' = silu + s (1 - silu)
         dgate, dup = _product_of_columns(dg, rows, layout), _product_of_columns(du, rows, layout)
         drows = _product(du, up, layout, plus=_product(dg, gate, layout))
         dcombine = dweight.take(layout.row).mul_(layout.kept)
@@ -213,10 +211,10 @@ def _product(rows: Tensor, matrices: Tensor, layout: Layout, plus: Tensor | None
     `rows` `[rows, in]`, `matrices` `[n_experts, in, out]` -> `[rows, out]`; where no expert has a row, anything.
     """
     if layout.rows_per_expert is not None:
-        stacked = rows.view(len(matrices), layout.rows_per_expert, -1)
+        stacked = rows.view(len(matrices), layout.rows_per_expert, rows.shape[1])
         if plus is None:
             return torch.bmm(stacked, matrices).flatten(0, 1)
-        so_far = plus.view(len(matrices), layout.rows_per_expert, -1)
+        so_far = plus.view(len(matrices), layout.rows_per_expert, plus.shape[1])
         torch.baddbmm(
             so_far, stacked, matrices, out=so_far
         )  # PyTorch's FLOP counter does not know `baddbmm_`
@@ -234,7 +232,7 @@ def _product_of_columns(left: Tensor, right: Tensor, layout: Layout) -> Tensor:
     """Per expert, the sum over its rows of left^T right: `[rows, a]`, `[rows, b]` -> `[n_experts, a, b]`."""
     n_experts = len(layout.ends)
     if layout.rows_per_expert is not None:
-        left, right = (side.view(n_experts, layout.rows_per_expert, -1) for side in (left, right))
+        left, right = (side.view(n_experts, layout.rows_per_expert, side.shape[1]) for side in (left, right))
         return torch.bmm(left.mT, right)
     if left.device.type in _GROUPED_KERNELS:
         return F.grouped_mm(left.mT, right, offs=layout.ends.to(torch.int32))

@@ -116,6 +116,16 @@ def test_a_batch_computed_in_parts_of_whole_groups_drops_the_same() -> None:
             torch.testing.assert_close(found, reference, rtol=1e-12, atol=1e-12)
 
 
+def test_no_tokens_at_all_are_no_mistake() -> None:
+    """As on a rank of expert parallelism to which no token goes."""
+    weights = [weight.requires_grad_() for weight in matrices(2)]
+    x = draw(0, WIDTH).requires_grad_()
+    y, _ = routed_experts(x, torch.zeros(0, 1, dtype=torch.long), torch.ones(0, 1, dtype=x.dtype), *weights)
+    y.sum().backward()
+    assert y.shape == (0, WIDTH)
+    assert all(weight.grad is not None and not weight.grad.any() for weight in weights)
+
+
 def test_a_cut_group_is_refused() -> None:
     with pytest.raises(ValueError, match="6 tokens are no whole number of capacity groups of 4"):
         routed_experts(draw(6, WIDTH), torch.zeros(6, 1, dtype=torch.long), draw(6, 1), *matrices(2), 1.0, 4)
