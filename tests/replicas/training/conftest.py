@@ -1,7 +1,6 @@
 """A tiny experiment on this project's own text."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -66,7 +65,7 @@ def tiny() -> Callable[..., Experiment]:
 def training(shards_folder: Path) -> Iterator[Callable[..., list[int]]]:
     """Trains the `tiny.yaml` of a folder in processes of their own; returns the exit code of each rank.
 
-    `until` is asked in short intervals; once it says so, the first rank gets the signal (SIGKILL: all of them).
+    `until` is asked in short intervals; once it says so, `rank` gets the signal, or all ranks if that is None.
     """
     runs = subprocess.Popen(
         [sys.executable, Path(__file__).with_name("forked_training.py")],
@@ -80,15 +79,24 @@ def training(shards_folder: Path) -> Iterator[Callable[..., list[int]]]:
     asked, answered = runs.stdin, runs.stdout
 
     def train(
-        folder: Path, number: int | None = None, until: Callable[[], bool] = lambda: True, ranks: int = 1
+        folder: Path,
+        number: int | None = None,
+        until: Callable[[], bool] = lambda: True,
+        ranks: int = 1,
+        rank: int | None = 0,
     ) -> list[int]:
         print(f"{folder}\t{shards_folder}\t{ranks}", file=asked, flush=True)
-        pid = int(answered.readline())
+        pids = [int(pid) for pid in answered.readline().split()]
         if number is not None:
+            patience = time.monotonic() + 240
             while not until():
                 assert not (folder / "runs").exists(), "it ended before the signal came"
+                assert time.monotonic() < patience, (folder / "output.txt").read_text()
                 time.sleep(0.005)
-            (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)
+            if rank is None:
+                os.killpg(pids[0], number)
+            else:
+                os.kill(pids[rank], number)
         return [int(code) for code in answered.readline().split()]
 
     yield train

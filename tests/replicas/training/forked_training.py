@@ -1,8 +1,8 @@
 """`maquette train tiny.yaml` again and again, each time in forks of this process, which has imported everything.
 
 A script: for every line `folder<TAB>shards<TAB>ranks` on stdin it starts that many processes, set up as torchrun
-sets them up if there are several, and prints the first one's process id; when all have ended it prints their exit
-codes, minus the signal if one ended it. Their output goes to `output.txt` in the folder.
+sets them up if there are several, and prints their process ids; when all have ended it prints their exit codes,
+minus the signal if one ended it. Their output goes to `output.txt` in the folder.
 """
 
 import os
@@ -10,10 +10,10 @@ import signal
 import socket
 import sys
 
-import wandb  # noqa: F401 - takes long too
+import wandb.sdk.launch.inputs.internal  # noqa: F401 - takes long, and is imported by every run
 
 import maquette
-import replicas.training.train  # noqa: F401 - what takes long
+import replicas.training.train  # noqa: F401 - takes long, too
 
 LONGEST = 240  # seconds, after which a rank that hangs ends by itself
 
@@ -45,5 +45,5 @@ for line in sys.stdin:
     for rank in range(int(ranks)):
         pids.append(start(folder, shards, rank, int(ranks), port))
         os.setpgid(pids[-1], pids[0])  # so that all, and their helpers, can be killed together
-    print(pids[0], flush=True)
+    print(*pids, flush=True)
     print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids), flush=True)

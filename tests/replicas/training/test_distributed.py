@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import torch
 import yaml
@@ -21,9 +20,11 @@ from replicas.training.experiment import Experiment
 
 from ..data.conftest import ROOT
 
-STEPS = 16
+STEPS = 12
 TIMED = {"wall_time", "tokens_per_second", "data_wait"}
+SHAPE = {"n_experts": 4, "top_k": 2, "qb_bins": None, "capacity_factor": 1.0, "capacity_group_sequences": 2}
 FSDP, DDP = {"strategy": "fsdp", "devices": 2}, {"strategy": "ddp", "devices": 2}
+EP = FSDP | {"expert_parallel_degree": 2}
 
 Rows = list[dict[str, Any]]
 Train = Callable[..., list[int]]
@@ -37,12 +38,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def describe(tiny: Callable[..., Experiment], tmp_path_factory: pytest.TempPathFactory) -> Describe:
-    """Writes `tiny.yaml` into a new folder: dropless, as capacity is counted per forward pass and not per batch."""
+    """Writes `tiny.yaml` into a new folder: a run that drops, in four capacity groups a batch."""
 
     def write(machine: dict[str, Any], shape: dict[str, Any] | None = None, **fields: Any) -> Path:
         experiment = tiny(
-            shape={"n_experts": 4, "top_k": 2, "qb_bins": None, "capacity_factor": None, **(shape or {})},
-            tokens=STEPS * 4 * 32,
+            shape={**SHAPE, **(shape or {})},
+            batch_sequences=8,
+            tokens=STEPS * 8 * 32,
             evaluation={"times": 2, "sequences_per_domain": 3},  # so that the ranks get different shares
             machine={**tiny().machine.model_dump(), **machine},
             **{"log_every_steps": 5, **fields},
@@ -97,8 +99,10 @@ def assert_alike(found: tuple[Rows, Any], expected: tuple[Rows, Any]) -> None:
 SPREADS: dict[str, dict[str, Any]] = {
     "ddp": DDP,
     "fsdp": FSDP,
+    "expert parallel": EP,
     "micro-batches": {"micro_batches": 2},
     "micro-batches under fsdp, recomputed": FSDP | {"micro_batches": 2, "activation_checkpointing": True},
+    "expert parallel in two pairs, recomputed": EP | {"devices": 4, "activation_checkpointing": True},
 }
 
 
@@ -108,6 +112,7 @@ def test_the_curve_is_that_of_one_process(trained: Any, spread: str) -> None:
     rows, weights = reference
     assert len(rows) == STEPS + 3
     assert {"train/loss", "train/loss_bpb", "grad_norm", "router/entropy", "router/z_loss"} <= rows[0].keys()
+    assert all(row["router/drop_fraction"] > 0.01 for row in rows if "train/loss" in row)
     assert rows[-1]["eval/mean/loss"] < rows[1]["eval/mean/loss"]
     assert any(tensor.abs().max() > 0.01 for name, tensor in weights.items() if name.endswith("router.bias"))
     assert_alike(trained(SPREADS[spread]), reference)
@@ -167,7 +172,8 @@ def interrupted(training: Train, describe: Describe) -> Callable[[dict[str, Any]
 def go_on(folder: Path, training: Train, machine: dict[str, Any]) -> tuple[Rows, dict[str, torch.Tensor]]:
     """Finish the run in `folder` on another machine."""
     description = yaml.safe_load((folder / "tiny.yaml").read_text())
-    description["machine"] |= {"strategy": "single", "devices": 1} | machine
+    description["machine"] |= {"strategy": "single", "devices": 1, "expert_parallel_degree": 1} | machine
+    description["checkpoint_every_seconds"] = 60.0
     (folder / "tiny.yaml").write_text(yaml.safe_dump(description))
     before, ranks = checkpoints(folder), machine.get("devices", 1)
     assert training(folder, ranks=ranks) == [0] * ranks, (folder / "output.txt").read_text()
@@ -175,21 +181,42 @@ def go_on(folder: Path, training: Train, machine: dict[str, Any]) -> tuple[Rows,
     return result(folder)
 
 
-def test_sharded_checkpoints_resume_bit_for_bit(interrupted: Any, training: Train, trained: Any) -> None:
-    folder = interrupted(FSDP)
+@pytest.mark.parametrize("machine", [FSDP, EP], ids=["fsdp", "expert parallel"])
+def test_sharded_checkpoints_resume_bit_for_bit(
+    interrupted: Any, training: Train, trained: Any, machine: dict[str, Any]
+) -> None:
+    folder = interrupted(machine)
     assert all(path.is_dir() for path in checkpoints(folder).glob("step-*.ckpt"))
-    rows, weights = go_on(folder, training, FSDP)
-    expected_rows, expected = trained(FSDP)
+    rows, weights = go_on(folder, training, machine)
+    expected_rows, expected = trained(machine)
     assert rows == expected_rows
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(FSDP, {}), (FSDP, {"strategy": "fsdp"}), ({}, FSDP), (FSDP, DDP | {"micro_batches": 2})],
-    ids=["fsdp 2 to 1", "fsdp 2 to fsdp 1", "1 to fsdp 2", "fsdp 2 to ddp 2 in micro-batches"],
+    [
+        (FSDP, {}),
+        (FSDP, {"strategy": "fsdp"}),
+        ({}, FSDP),
+        (FSDP, DDP | {"micro_batches": 2}),
+        (EP, {}),
+        ({}, EP),
+        (FSDP, EP | {"devices": 4}),
+        (EP, FSDP),
+    ],
+    ids=[
+        "fsdp 2 to 1",
+        "fsdp 2 to fsdp 1",
+        "1 to fsdp 2",
+        "fsdp 2 to ddp 2 in micro-batches",
+        "expert parallel to 1",
+        "1 to expert parallel",
+        "fsdp 2 to expert parallel in two pairs",
+        "expert parallel to fsdp 2",
+    ],
 )
-def test_a_run_goes_on_with_another_number_of_ranks(
+def test_a_run_goes_on_spread_in_another_way(
     interrupted: Any, training: Train, trained: Any, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     assert_alike(go_on(interrupted(before), training, after), trained({}))
@@ -235,36 +262,42 @@ def test_one_command_starts_all_ranks(
     assert_alike(result(folder), trained({}))
 
 
-def test_a_world_size_that_does_not_fit_is_one_message(describe: Describe, shards_folder: Path) -> None:
-    folder = describe(DDP)
-    text = (folder / "tiny.yaml").read_text()
-    (folder / "tiny.yaml").write_text(text.replace("devices: 2", "devices: 3"))
-    process = maquette(folder, shards_folder)
-    said, _ = process.communicate()
-    assert process.returncode == 2
+REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a batch over three ranks": (
+        DDP | {"devices": 3},
+        {},
+        "batch_sequences (8) does not divide over 3 devices x 1 micro-batches",
+    ),
+    "a cut capacity group": (DDP | {"micro_batches": 4}, {}, "no whole number of capacity groups of 2"),
+    "three experts for two ranks": (
+        EP,
+        {"n_experts": 3},
+        "n_experts (3) is not a multiple of `machine.expert_parallel_degree` (2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_one_message(describe: Describe, training: Train, case: str) -> None:
+    machine, shape, message = REFUSED[case]
+    folder = describe({}, shape)
+    description = yaml.safe_load((folder / "tiny.yaml").read_text())
+    description["machine"] |= machine
+    (folder / "tiny.yaml").write_text(yaml.safe_dump(description))
+    assert training(folder) == [2]
+    said = (folder / "output.txt").read_text()
     assert said.count("\n") == 1
-    assert "batch_sequences (4) does not divide over 3 devices x 1 micro-batches" in said
+    assert message in said
     assert not (folder / "runs").exists()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_no_rank_outlives_another(
-    describe: Describe, shards_folder: Path, training: Train, trained: Any, rank: int
-) -> None:
-    """One is killed; the rest ends by itself, and the next run goes on from what was saved."""
+def test_no_rank_outlives_another(describe: Describe, training: Train, trained: Any, rank: int) -> None:
+    """One is killed; the other ends by itself, and the next run goes on from what was saved."""
     folder = describe(FSDP, checkpoint_every_seconds=1e-9)
-    process = maquette(folder, shards_folder)
-    while steps_saved(folder) < 3:
-        assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.01)
-    first = psutil.Process(process.pid).children()[0]  # below `timeout`
-    second = next(child for child in first.children() if "maquette" in child.cmdline())
-    everyone = [first, *first.children(recursive=True)]
-    (first, second)[rank].kill()
-    _, alive = psutil.wait_procs(everyone, timeout=90)
-    assert not alive
-    process.communicate()
-    assert process.returncode != 0
+    codes = training(folder, signal.SIGKILL, until=lambda: steps_saved(folder) >= 3, ranks=2, rank=rank)
+    assert codes.pop(rank) == -signal.SIGKILL
+    assert codes[0] not in (0, -signal.SIGALRM)
     assert 3 <= steps_saved(folder) < STEPS
     rows, _ = go_on(folder, training, FSDP)
     assert rows == trained(FSDP)[0]
