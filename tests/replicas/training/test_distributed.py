@@ -130,8 +130,9 @@ def test_recomputation_changes_nothing(trained: Any) -> None:
     assert all(torch.equal(weights[name], expected[name]) for name in expected)
 
 
-def test_bfloat16_computation_keeps_float32_masters(trained: Any) -> None:
-    rows, weights = trained({"strategy": "fsdp", "precision": "bf16-true"})
+@pytest.mark.parametrize("machine", [{"strategy": "fsdp"}, EP], ids=["fsdp", "expert parallel"])
+def test_bfloat16_computation_keeps_float32_masters(trained: Any, machine: dict[str, Any]) -> None:
+    rows, weights = trained(machine | {"precision": "bf16-true"})
     losses, expected = (
         [row["train/loss"] for row in of if "train/loss" in row] for of in (rows, trained({})[0])
     )
