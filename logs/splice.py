@@ -109,9 +109,14 @@ def codes_of(column: pd.Series) -> tuple[np.ndarray, list[str]]:
     return encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
 
 
+def _bounds(codes: np.ndarray, count: int) -> np.ndarray:
+    """Where in ascending `codes` each of the numbers from 0 to `count` begins."""
+    return np.searchsorted(codes, np.arange(count + 1, dtype=codes.dtype))  # of another type, all were copied
+
+
 def _names(codes: np.ndarray, names: list[str]) -> pd.Series:
     """The text column of `codes`, which stand in ascending order."""
-    bounds = np.searchsorted(codes, np.arange(len(names) + 1))
+    bounds = _bounds(codes, len(names))
     used = [(names[i], int(n)) for i, n in enumerate(np.diff(bounds)) if n]
     columns = [constant(name, count) for name, count in used]
     return columns[0] if len(columns) == 1 else pd.concat(columns, ignore_index=True).astype("str")
@@ -122,6 +127,8 @@ def split_at_rewinds(
 ) -> tuple[np.ndarray, list[str], list[str]]:
     """Segments cut wherever the steps of one go back (`a`, `a#2`, `a#3`): the new numbers of their names, the
     names in the order in which they first occur, and where the steps went back."""
+    if len(names) == 1 and (step[1:] >= step[:-1]).all():
+        return codes, names, []
     pieces: list[tuple[int, str]] = []  # first row and name of each
     split = np.empty(len(codes), np.int32)
     places: list[str] = []
@@ -167,8 +174,8 @@ def _segments(
     code: np.ndarray, step: np.ndarray, names: list[str], forks: Sequence[Fork]
 ) -> tuple[Segment, ...]:
     """The segments of rows that are sorted by segment and step: the known ones, or else those found."""
-    ends = np.searchsorted(code, np.arange(len(names)), side="right")
-    starts = np.searchsorted(code, np.arange(len(names)))
+    bounds = _bounds(code, len(names))
+    starts, ends = bounds[:-1], bounds[1:]
     found = forks or [
         Fork(name, int(step[starts[i]]), names[i - 1] if i else None) for i, name in enumerate(names)
     ]
@@ -227,9 +234,10 @@ def _listed(steps: np.ndarray) -> str:
 
 def _fork_quirks(code: np.ndarray, step: np.ndarray, segments: Sequence[Segment]) -> list[Quirk]:
     ranges = lineage_ranges(segments)
+    bounds = _bounds(code, len(segments))
     quirks: list[Quirk] = []
     for i, segment in enumerate(segments):
-        steps = step[np.searchsorted(code, i) : np.searchsorted(code, i, side="right")]
+        steps = step[bounds[i] : bounds[i + 1]]
         first, end = ranges.get(segment.id, (segment.first_step, segment.first_step))
         late = "logged after the fork; kept, but the lineage takes the child's rows"
         early = "the parents' rows as copied by the fork; they fill only what the parents lack"

@@ -272,6 +272,7 @@ def _framed(columns: dict[str, pa.ChunkedArray]) -> pd.DataFrame:
             frame[name] = pd.Series(pc.fill_null(column, "").to_pandas(), dtype="str")
         elif name in AXES or column.null_count < len(column):
             frame[name] = pd.Series(pd.arrays.ArrowExtensionArray(column))
+    pa.default_memory_pool().release_unused()  # what parsing left over, before splicing needs its own
     return make_table(pd.DataFrame(frame, copy=False), run="")
 
 
