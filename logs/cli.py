@@ -20,6 +20,12 @@ app.add_typer(logs)
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Root = Annotated[Path, typer.Option(help="Folder in which runs are stored.")]
 TokensPerStep = Annotated[int | None, typer.Option(help="For logs that count steps only.")]
+Names = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML table of metric names, used before the built-in one; metric_names.yaml if there is one."
+    ),
+]
 
 
 def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
@@ -76,12 +82,14 @@ def catalogue_rows(root: Path = ROOT) -> list[dict[str, Any]]:
     return rows
 
 
-def ingested(path: Path, name: str | None, tokens_per_step: int | None, root: Path = ROOT) -> dict[str, Any]:
+def ingested(
+    path: Path, name: str | None, tokens_per_step: int | None, root: Path = ROOT, names: Path | None = None
+) -> dict[str, Any]:
     """Store the logs under `path`; their summaries, and which files were left alone."""
     from logs.ingest import ingest
     from logs.summary import summarise
 
-    reading = ingest(path, name, root, tokens_per_step)
+    reading = ingest(path, name, root, tokens_per_step, names)
     return {
         "runs": [summarise(run) for run in reading.runs],
         "left_alone": [{"file": file, "reason": reason} for file, reason in reading.left_alone],
@@ -238,11 +246,12 @@ def ingest_command(
         str | None, typer.Option("--as", help="Store as NAME, or as NAME/<run> from a folder.")
     ] = None,
     tokens_per_step: TokensPerStep = None,
+    names: Names = None,
     root: Root = ROOT,
     as_json: Json = False,
 ) -> None:
     """Read logs of any known format and store them in the canonical form."""
-    result = ingested(path, name, tokens_per_step, root)
+    result = ingested(path, name, tokens_per_step, root, names)
     if result["left_alone"]:
         print(
             f"{len(result['left_alone'])} files that are not training logs were left alone", file=sys.stderr

@@ -14,6 +14,7 @@ import pandas as pd
 
 from experiments.configuration import InputError
 from logs.catalogue import Entry, load_catalogue
+from logs.naming import names_in_force
 from logs.readers import NotALog, find_reader, take_sample
 from logs.readers.opened import name_of
 from logs.schema import Quirk, Run, RunFacts, Source, is_logged
@@ -32,7 +33,11 @@ class Reading:
 
 
 def ingest(
-    path: str | Path, name: str | None = None, root: Path = ROOT, tokens_per_step: int | None = None
+    path: str | Path,
+    name: str | None = None,
+    root: Path = ROOT,
+    tokens_per_step: int | None = None,
+    names: Path | None = None,
 ) -> Reading:
     """Read every log under `path` and store the runs.
 
@@ -43,12 +48,13 @@ def ingest(
             survive.
         root: the store.
         tokens_per_step: for logs that count steps only.
+        names: the user's table of metric names; see `logs.naming.names_in_force`.
 
     Raises:
         InputError: nothing under `path` is a log that is known here, one of them is faulty, or another log
             would be stored under the name of a public run.
     """
-    reading = read_logs(path, name, tokens_per_step)
+    reading = read_logs(path, name, tokens_per_step, names)
     for run in reading.runs:
         public = run.name.split("/")[0]
         if public in load_catalogue() and run.name not in reading.published:
@@ -64,8 +70,22 @@ def ingest(
     return reading
 
 
-def read_logs(path: str | Path, name: str | None = None, tokens_per_step: int | None = None) -> Reading:
+def read_logs(
+    path: str | Path,
+    name: str | None = None,
+    tokens_per_step: int | None = None,
+    names: Path | None = None,
+) -> Reading:
     """The runs under `path`, spliced and completed, without storing them. See `ingest`."""
+    with names_in_force(names) as own:
+        reading = _read_all(path, name, tokens_per_step)
+    if own is None:
+        return reading
+    said = f"metric names: {own.name} of the study comes before the built-in table"
+    return replace(reading, runs=tuple(replace(run, inferred=(*run.inferred, said)) for run in reading.runs))
+
+
+def _read_all(path: str | Path, name: str | None, tokens_per_step: int | None) -> Reading:
     path, files = files_at(Path(path))
     if tokens_per_step is not None and tokens_per_step < 1:
         raise InputError(f"--tokens-per-step is {tokens_per_step}; it must be at least 1")

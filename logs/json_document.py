@@ -6,7 +6,7 @@ from typing import Any
 
 from experiments.configuration import InputError
 from logs.readers.opened import open_bytes
-from logs.text_lines import WHOLE_FILE, Notes, encoding_of
+from logs.text_lines import WHOLE_FILE, Notes
 
 LARGEST_DOCUMENT = 2**28
 """Bytes. The largest public logs that are one document have 2 MB; parsing takes about ten times as much."""
@@ -35,7 +35,7 @@ def load_document(path: Path, notes: Notes) -> Any:
         return result
 
     try:
-        return json.loads(data.decode(encoding_of(data[:2])), object_pairs_hook=pairs)
+        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=pairs)
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
     except json.JSONDecodeError as error:

@@ -1,39 +1,59 @@
-"""From the names that loggers use to those of the canonical log, by the table `metric_names.yaml`."""
+"""From the names that loggers use to those of the canonical log, by the table `metric_names.yaml`.
 
-from collections.abc import Sequence
+A user's own table of the same form, `metric_names.yaml` in the folder of the study or `--names FILE`, comes
+before it: see `names_in_force`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from experiments.configuration import Config, load
 from logs.schema import AXES
 
 TABLE = Path(__file__).with_name("metric_names.yaml")
+OWN_TABLE = Path("metric_names.yaml")
+"""Where a study keeps names of its own, seen from its folder."""
 
 
 class Names(Config):
     """Canonical name -> the names that loggers use for it."""
 
-    axes: dict[str, list[str]]
-    metrics: dict[str, list[str]]
+    axes: dict[str, list[str]] = Field(default_factory=dict)
+    metrics: dict[str, list[str]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _consistent(self) -> "Names":
         if unknown := set(self.axes) - set(AXES):
             raise ValueError(f"{', '.join(sorted(unknown))} is no axis; axes are {', '.join(AXES)}")
+        if axes := set(self.metrics) & set(AXES):
+            raise ValueError(f"{', '.join(sorted(axes))} is an axis and stands under `axes`")
         seen: dict[str, str] = {}
         for canonical, names in {**self.axes, **self.metrics}.items():
             for name in names:
-                if other := seen.get(name.lower()):
+                if other := seen.get(name.strip().lower()):
                     raise ValueError(f"`{name}` stands for both {other} and {canonical}")
-                seen[name.lower()] = canonical
+                seen[name.strip().lower()] = canonical
         return self
 
-    @property
-    def canonical(self) -> dict[str, str]:
-        """Name in lower case -> canonical name."""
-        return {name.lower(): key for key, names in {**self.axes, **self.metrics}.items() for name in names}
+    def over(self, other: "Names") -> "Names":
+        """Both tables as one: for each canonical name the names of this one first.
+
+        A name that both tables know stands for what this one says.
+        """
+        own = {
+            name.strip().lower() for names in (*self.axes.values(), *self.metrics.values()) for name in names
+        }
+
+        def merged(mine: dict[str, list[str]], theirs: dict[str, list[str]]) -> dict[str, list[str]]:
+            left = {key: [name for name in names if name.lower() not in own] for key, names in theirs.items()}
+            return {key: [*mine.get(key, []), *left.get(key, [])] for key in {**theirs, **mine}}
+
+        return Names(axes=merged(self.axes, other.axes), metrics=merged(self.metrics, other.metrics))
 
 
 @lru_cache(maxsize=4)
@@ -46,13 +66,41 @@ def load_names(path: Path = TABLE) -> Names:
     return load(path, Names)
 
 
+_in_force: ContextVar[Names | None] = ContextVar("names_in_force", default=None)
+
+
+@contextmanager
+def names_in_force(own: Path | None = None) -> Iterator[Path | None]:
+    """Read logs by the user's names and then by the table's, within this context.
+
+    Args:
+        own: the user's table; without it `metric_names.yaml` in the working folder, if there is one.
+
+    Yields:
+        The user's table, or None where there is none.
+
+    Raises:
+        InputError: the user's table is missing or faulty.
+    """
+    path = own or (OWN_TABLE if OWN_TABLE.is_file() else None)
+    names = load_names() if path is None else load(path, Names).over(load_names())
+    token = _in_force.set(names)
+    try:
+        yield path
+    finally:
+        _in_force.reset(token)
+
+
 def canonical_names(columns: Sequence[str], names: Names | None = None) -> dict[str, str]:
     """Each of `columns` -> its canonical name, or itself.
 
     Two columns never take the same name: the one nearer to the front of the table's list takes it, the other
     keeps its own.
+
+    Args:
+        names: the table; without it the one in force.
     """
-    table = names or load_names()
+    table = names or _in_force.get() or load_names()
     aliases = {**table.axes, **table.metrics}
     by_lower: dict[str, list[str]] = {}
     for column in columns:

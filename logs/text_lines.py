@@ -97,21 +97,6 @@ def lines_as_text(first: list[int], more: int) -> str:
     return f"lines {shown} and {more:,} more" if more else f"line {shown}"
 
 
-def encoding_of(head: bytes) -> str:
-    """The encoding that the byte-order mark at the beginning of a file states; UTF-8 without one."""
-    return "utf-16" if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-
-
-def head_text(sample: Sample) -> str:
-    """The beginning of a file as text; bytes that are none show as U+FFFD."""
-    return sample.head.decode(encoding_of(sample.head), errors="replace")
-
-
-def is_text(head: bytes) -> bool:
-    """Whether the beginning of a file reads as text: no NUL bytes, or a byte-order mark that explains them."""
-    return b"\0" not in head or encoding_of(head) == "utf-16"
-
-
 def text_blocks(path: Path, notes: Notes) -> Iterator[tuple[int, str]]:
     """The lines of `path`, about a MiB at a time, without their ends, colours and NUL bytes.
 
@@ -150,17 +135,12 @@ def text_blocks(path: Path, notes: Notes) -> Iterator[tuple[int, str]]:
 
 def _text(path: Path) -> Iterator[str]:
     """The characters of the file with all line ends as line feeds; foreign bytes as lone surrogates."""
+    utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
+    decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
     with open_bytes(path) as stream:
-        data = stream.read(BLOCK_BYTES)
-        codec = codecs.getincrementaldecoder(encoding_of(data[:2]))
-        wide = encoding_of(data[:2]) == "utf-16"
-        decoder = io.IncrementalNewlineDecoder(
-            codec("replace" if wide else "surrogateescape"), translate=True
-        )
-        while data:
+        while data := stream.read(BLOCK_BYTES):
             yield decoder.decode(data)
-            data = stream.read(BLOCK_BYTES)
-        yield decoder.decode(b"", final=True)
+    yield decoder.decode(b"", final=True)
 
 
 def _clean(text: str, number: int, notes: Notes) -> str:
@@ -203,7 +183,7 @@ def _form(line: str) -> str:
 
 def opening(sample: Sample) -> tuple[str, ...]:
     """The lines in the first `OPENING_BYTES` of a text file, without ranks; none if it is not text."""
-    return _opening(sample.path, sample.path.stat().st_size) if is_text(sample.head) else ()
+    return _opening(sample.path, sample.path.stat().st_size) if not sample.binary else ()
 
 
 @lru_cache(maxsize=2)

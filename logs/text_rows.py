@@ -140,10 +140,16 @@ def run_from(
 
 
 def _names(rows: Rows, own_names: Collection[str]) -> dict[str, str]:
-    """The name that each column takes in the canonical log. The step is no column."""
+    """The name that each column takes in the canonical log.
+
+    The step of a row is told by its reader, so no column is one; a column of that very name is `logged step`.
+    """
     names = {name: name for name in rows.cells}
     names |= canonical_names([name for name in rows.cells if name not in own_names])
-    return {name: name if target in ("run", "segment", "step") else target for name, target in names.items()}
+    for name, target in names.items():
+        if target in ("run", "segment", "step"):
+            names[name] = f"logged {name}" if name in AXES else name
+    return names
 
 
 def _unit(metric: str, stated: Mapping[str, str]) -> str:

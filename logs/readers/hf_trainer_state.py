@@ -12,7 +12,7 @@ from experiments.configuration import InputError
 from logs.json_document import json_number, json_step, load_document
 from logs.readers import Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import Notes, head_text
+from logs.text_lines import Notes
 from logs.text_rows import Rows, run_from
 
 NAME = "hf-trainer-state"
@@ -27,7 +27,7 @@ UNITS = {"train_runtime": "s", "eval_runtime": "s", "total_flos": "1", "epoch": 
 
 def matches(sample: Sample) -> bool:
     """One JSON object with a history of records."""
-    return head_text(sample).lstrip().startswith("{") and MARK.search(head_text(sample)) is not None
+    return sample.text.lstrip().startswith("{") and MARK.search(sample.text) is not None
 
 
 def read(path: Path) -> list[Run]:

@@ -13,7 +13,7 @@ from experiments.configuration import InputError
 from logs.json_document import json_number, json_step, load_document
 from logs.readers import NotALog, Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import Notes, head_text
+from logs.text_lines import Notes
 from logs.text_rows import Rows, run_from
 
 NAME = "marin-speedrun"
@@ -31,7 +31,7 @@ ONE_POINT = Quirk(
 
 def matches(sample: Sample) -> bool:
     """A list of runs, each with its `run_info`."""
-    return MARK.match(head_text(sample)) is not None
+    return MARK.match(sample.text) is not None
 
 
 def read(path: Path) -> list[Run]:
@@ -47,11 +47,7 @@ def read(path: Path) -> list[Run]:
     if not isinstance(results, list) or not results:
         raise NotALog(f"{path}: a file of speedrun results without a run")
     runs = [_run(path, result, i, notes) for i, result in enumerate(results, start=1)]
-    return (
-        runs
-        if len(runs) == 1
-        else [replace(run, name=f"{path.stem}/{i}") for i, run in enumerate(runs, start=1)]
-    )
+    return runs if len(runs) == 1 else [replace(run, name=str(i)) for i, run in enumerate(runs, start=1)]
 
 
 def _run(path: Path, result: Any, place: int, notes: Notes) -> Run:

@@ -14,7 +14,7 @@ from experiments.configuration import InputError
 from logs.json_document import json_number, json_step, load_document
 from logs.readers import Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import WHOLE_FILE, Notes, head_text
+from logs.text_lines import WHOLE_FILE, Notes
 from logs.text_rows import Rows, run_from
 
 NAME = "megatron-golden"
@@ -31,7 +31,7 @@ UNITS = {
 
 def matches(sample: Sample) -> bool:
     """One JSON object, in which a metric states its first step and its interval."""
-    text = head_text(sample).lstrip()
+    text = sample.text.lstrip()
     return text.startswith("{") and {"start_step", "step_interval"} <= set(MARK.findall(text))
 
 

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TypeVar, cast
@@ -191,7 +192,7 @@ def in_order(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
     with ThreadPoolExecutor(WORKERS) as pool:
         waiting: deque[Future[R]] = deque()
         for item in items:
-            waiting.append(pool.submit(function, item))
+            waiting.append(pool.submit(copy_context().run, function, item))
             if len(waiting) > WORKERS:
                 yield waiting.popleft().result()
         while waiting:

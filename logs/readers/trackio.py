@@ -5,7 +5,6 @@ gradio-app/trackio; `metrics` is JSON. Levanter writes it through `src/levanter/
 """
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -37,7 +36,7 @@ def matches(sample: Sample) -> bool:
 
 
 def read(path: Path) -> list[Run]:
-    """The runs of the project, named `<file>/<run>`, or left without a name if there is one.
+    """The runs of the project under their names in it.
 
     Raises:
         InputError: damaged, compressed, or not Trackio's.
@@ -53,18 +52,12 @@ def read(path: Path) -> list[Run]:
     rows = {name: found for name, found in rows.items() if len(found[0])}
     if not rows:
         raise NotALog(f"{path}: the database holds no logged step")
-    names = _names(list(rows), path.stem) if len(rows) > 1 else dict.fromkeys(rows, "")
     runs = []
     for name, (collected, notes) in rows.items():
-        inferred = (
-            ("wall_time: the log states no time zone; taken as UTC",)
-            if "wall_time" in collected.cells
-            else ()
-        )
+        zone = ("wall_time: the log states no time zone; taken as UTC",)
+        inferred = zone if "wall_time" in collected.cells else ()
         units = {column: "bits/byte" for column in collected.cells if column.endswith("/bpb")}
-        runs.append(
-            replace(run_from(path, collected, notes, units=units, inferred=inferred), name=names[name])
-        )
+        runs.append(replace(run_from(path, collected, notes, units=units, inferred=inferred), name=name))
     return runs
 
 
@@ -110,17 +103,3 @@ def _read_row(at: int, step: Any, logged: Any, metrics: Any, rows: Rows, notes: 
         values["wall_time"] = moment
     if values:
         rows.add(at, place, values)
-
-
-def _names(names: list[str], project: str) -> dict[str, str]:
-    """A name for each run from its name in the project, told apart where nothing is left of the difference."""
-    result: dict[str, str] = {}
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", name).lstrip("._-") or "run"
-        taken = sum(other == f"{_plain(project)}/{plain}" for other in result.values())
-        result[name] = f"{_plain(project)}/{plain}" + (f"-{len(result)}" if taken else "")
-    return result
-
-
-def _plain(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).lstrip("._-") or "run"

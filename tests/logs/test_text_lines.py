@@ -70,11 +70,9 @@ def test_line_ends_make_no_difference(tmp_path: Path, name: str, ends: str) -> N
 
 
 @pytest.mark.parametrize("name", sorted(LOGS))
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
-def test_byte_order_marks_make_no_difference(tmp_path: Path, name: str, encoding: str) -> None:
+def test_a_byte_order_mark_makes_no_difference(tmp_path: Path, name: str) -> None:
     plain = read(tmp_path / "a", LOGS[name].encode())
-    mark = b"\xfe\xff" if encoding == "utf-16-be" else b""
-    other = read(tmp_path / "b", mark + LOGS[name].encode(encoding))
+    other = read(tmp_path / "b", LOGS[name].encode("utf-8-sig"))
     assert other.table.drop(columns=["run", "segment"]).equals(plain.table.drop(columns=["run", "segment"]))
 
 

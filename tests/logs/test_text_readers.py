@@ -425,10 +425,10 @@ def test_trackio(tmp_path: Path) -> None:
     ]
     path = trackio(tmp_path / "project.db", [*rows, ("a b", 2, "{broken")])
     runs = {run.name: run for run in read_logs(path).runs}
-    assert sorted(runs) == ["project/a-b", "project/a-b-1"]
+    assert sorted(runs) == ["project/a-b", "project/a-b-2"]
     assert series(runs["project/a-b"], "train/loss")[0] == 2.0
     assert math.isnan(series(runs["project/a-b"], "train/loss")[1])
-    assert series(runs["project/a-b-1"], "train/loss") == {0: 5.0}
+    assert series(runs["project/a-b-2"], "train/loss") == {0: 5.0}
     assert runs["project/a-b"].table["wall_time"].tolist()[0] == 1767225600.5
     assert quirks(runs["project/a-b"])["broken_line"] == 1
 
