@@ -87,28 +87,40 @@ def run_preloaded() -> int | None:
     with socket.socket(socket.AF_UNIX) as server:
         try:
             server.connect(str(Path(folder, "socket")))
-            socket.send_fds(server, [len(request).to_bytes(8)], [0, 1, 2])
-            server.sendall(request)
-            if not server.recv(1):
-                return None  # it ended without having started the command
         except OSError:
             return None
-
-        def pass_on(number: int, _frame: FrameType | None) -> None:
-            with contextlib.suppress(OSError):
-                server.send(bytes([number]))
-
-        for number in _SIGNALS:
-            signal.signal(number, pass_on)
-        try:
-            answer = server.recv(16)
-        except OSError:
-            answer = b""
+        with _signals_passed_on(server):
+            try:
+                socket.send_fds(server, [len(request).to_bytes(8)], [0, 1, 2])
+                server.sendall(request)
+                if not server.recv(1):
+                    return None  # it ended without having started the command
+            except OSError:
+                return None
+            try:
+                answer = server.recv(16)
+            except OSError:
+                answer = b""
     if not answer:
         print("maquette: the process that ran this command ended before it did", file=sys.stderr)
         return 1
     status = int(answer)
     return status if status >= 0 else 128 - status
+
+
+@contextmanager
+def _signals_passed_on(server: socket.socket) -> Iterator[None]:
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            server.send(bytes([number]))
+
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+    before = {number: signal.signal(number, pass_on) for number in heeded}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def serve() -> bool:

@@ -79,6 +79,9 @@ class _Job:
 
     stage: Stage
     process: BaseProcess
+    dvc: (
+        psutil.Process | None
+    )  # the same, known by more than a number that another may get; None if it is gone
     log: Path
     progress: Path
     began: float
@@ -90,7 +93,7 @@ class _Job:
         DVC itself is left alone: it may be writing dvc.lock, and ends by itself once its command has.
         """
         try:
-            below = psutil.Process(self.process.pid).children(recursive=True)
+            below = self.dvc.children(recursive=True) if self.dvc else []
         except psutil.NoSuchProcess:
             return
         for process in below:
@@ -171,7 +174,11 @@ def _start(stage: Stage, forking: dict[str, str]) -> _Job:
     log.write_bytes(b"")
     process = _PROCESSES.Process(target=_dvc_repro, args=(stage.name, log, environment), daemon=True)
     process.start()
-    return _Job(stage, process, log, progress, time.monotonic())
+    try:
+        dvc = psutil.Process(process.pid)
+    except psutil.NoSuchProcess:
+        dvc = None
+    return _Job(stage, process, dvc, log, progress, time.monotonic())
 
 
 def _dvc_repro(stage: str, log: Path, environment: dict[str, str]) -> None:
@@ -215,7 +222,8 @@ def _interrupts() -> Iterator[list[int]]:
     def collect(number: int, _frame: FrameType | None) -> None:
         came.append(number)
 
-    before = {number: signal.signal(number, collect) for number in _SIGNALS}
+    heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # as by nohup
+    before = {number: signal.signal(number, collect) for number in heeded}
     try:
         yield came
     finally:

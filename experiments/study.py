@@ -4,15 +4,17 @@ The stages of dvc.yaml and `maquette train ladder/small` both read runs from her
 """
 
 import re
+from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from experiments.configuration import Config, InputError, load, parse
+from experiments.configuration import Config, InputError, load, parse, read_yaml
 from logs.catalogue import FOLDER as CATALOGUE
-from replicas.published import published_runs
+from replicas.data.sources import Source, load_sources
+from replicas.published import load_published, published_runs
 from replicas.training.experiment import Evaluation, Experiment, Machine, plan_experiment
 
 Rung = Literal["small", "medium", "large"]
@@ -193,17 +195,31 @@ def _check_public_run(name: str, where: Path) -> None:
     )
 
 
+def _check_local_sources(folder: Path, sources: Sequence[Source]) -> None:
+    """A folder of texts that DVC does not watch could change and leave the corpus as it was."""
+    local = [source for source in sources if source.client == "local"]
+    if not local:
+        return
+    stage = read_yaml(folder / "dvc.yaml")["stages"]["corpus"]
+    watched = [(folder / dependency).resolve() for dependency in stage["deps"]]
+    for source in local:
+        path = (folder / str(source.path)).resolve()
+        if not any(path.is_relative_to(dependency) for dependency in watched):
+            raise InputError(
+                f"{folder / 'dvc.yaml'}: stage corpus does not depend on the local source {source.path}; add it to "
+                "the stage's `deps`, so that a change of the texts is noticed"
+            )
+
+
 def check_study(folder: Path = Path()) -> Study:
     """`load_study`, with every run planned and every mixture's domains looked up, before anything long starts.
 
     Raises:
         InputError: see `load_study`; or a run that cannot be trained as described, named with the reason.
     """
-    from replicas.data.sources import load_sources
-    from replicas.published import load_published
-
     study = load_study(folder)
     domains = load_sources(folder / "experiments/sources.yaml").domains
+    _check_local_sources(folder, [source for listed in domains.values() for source in listed])
     for name, shares in study.params.mixtures.items():
         unknown = [domain for domain in shares if domain not in domains]
         if unknown:

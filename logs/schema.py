@@ -80,7 +80,9 @@ class RunFacts(Config):
     """What is known about a run beside its table; None means unknown, never assumed."""
 
     title: str | None = None
-    architecture: str | None = None
+    architecture: str | None = (
+        None  # where `replicas.models` has it, its module's name: the ledger compares them
+    )
     params_total: int | None = None
     params_active: int | None = None
     params_embedding: int | None = None

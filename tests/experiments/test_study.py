@@ -160,3 +160,19 @@ def test_what_dvc_fails_over_is_named(folder, monkeypatch, old, new, said):
     edit(folder / "params.yaml", old, new)
     with pytest.raises(InputError, match=said):
         reproduce(folder)
+
+
+def test_a_local_source_that_dvc_does_not_watch_is_named(folder):
+    shutil.copy(ROOT / "dvc.yaml", folder / "dvc.yaml")
+    shutil.copy(ROOT / "experiments/sources.yaml", folder / "experiments/sources.yaml")
+    (folder / "texts").mkdir()
+    with (folder / "experiments/sources.yaml").open("a") as stream:
+        stream.write(f"own:\n  - {{client: local, path: {folder / 'texts'}, licence: CC0-1.0}}\n")
+    with pytest.raises(InputError, match=r"stage corpus does not depend on the local source .*texts; add it"):
+        check_study(folder)
+    edit(
+        folder / "dvc.yaml",
+        "deps: [experiments/sources.yaml,",
+        f"deps: [{folder / 'texts'}, experiments/sources.yaml,",
+    )
+    check_study(folder)
