@@ -135,9 +135,9 @@ def lay_out(
 
 
 def _stable_argsort(cell: Tensor, n_cells: int) -> Tensor:
-    if cell.device.type == "cpu" and n_cells <= 2**15:
-        # numpy's radix sort of short integers takes a fifth of the time
-        return torch.from_numpy(np.argsort(cell.numpy().astype(np.int16), kind="stable"))
+    if cell.device.type == "cpu":  # numpy's radix sort of short integers takes a fifth of the time
+        short = cell.numpy().astype(np.min_scalar_type(n_cells))
+        return torch.from_numpy(np.argsort(short, kind="stable"))
     return torch.argsort(cell, stable=True)
 
 
@@ -214,11 +214,10 @@ def _product(rows: Tensor, matrices: Tensor, layout: Layout, plus: Tensor | None
         stacked = rows.view(len(matrices), layout.rows_per_expert, rows.shape[1])
         if plus is None:
             return torch.bmm(stacked, matrices).flatten(0, 1)
-        so_far = plus.view(len(matrices), layout.rows_per_expert, plus.shape[1])
-        torch.baddbmm(
-            so_far, stacked, matrices, out=so_far
-        )  # PyTorch's FLOP counter does not know `baddbmm_`
-        return plus
+        sums = plus.view(len(matrices), layout.rows_per_expert, plus.shape[1])
+        return torch.baddbmm(sums, stacked, matrices, out=sums).flatten(
+            0, 1
+        )  # `baddbmm_` has no FLOP formula
     if rows.device.type in _GROUPED_KERNELS:
         out = F.grouped_mm(rows, matrices, offs=layout.ends.to(torch.int32))
         return out if plus is None else plus.add_(out)

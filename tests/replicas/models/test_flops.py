@@ -13,31 +13,40 @@ from replicas.models.expert_products import routed_experts
 TOKENS, TOP_K, EXPERTS, WIDTH, HIDDEN = 24, 2, 4, 16, 8
 
 
-EVEN = torch.stack((torch.arange(TOKENS) % EXPERTS, (torch.arange(TOKENS) + 1) % EXPERTS), 1)
+def even_load() -> Tensor:
+    """The experts of each token; all of them have as many."""
+    return torch.stack((torch.arange(TOKENS) % EXPERTS, (torch.arange(TOKENS) + 1) % EXPERTS), 1)
 
 
-def experts_flops(patch: pytest.MonkeyPatch, layout: str, selected: Tensor) -> int:
+def experts_flops(
+    patch: pytest.MonkeyPatch, layout: str, selected: Tensor, capacity_factor: float | None = None
+) -> int:
     """Forward and backward of the routed experts in one of the ways they are computed."""
     patch.setattr(expert_products, "_sorted_is_faster", lambda *_: layout != "padded")
     patch.setattr(expert_products, "_GROUPED_KERNELS", ("cpu",) if layout == "grouped" else ())
     x = torch.randn(TOKENS, WIDTH, requires_grad=True)
-    combine = torch.rand(TOKENS, TOP_K)
+    combine = torch.rand(selected.shape)
     shapes = ((HIDDEN, WIDTH), (HIDDEN, WIDTH), (WIDTH, HIDDEN))
     matrices = [torch.randn(EXPERTS, *shape, requires_grad=True) for shape in shapes]
-    return count_flops(lambda: routed_experts(x, selected, combine, *matrices)[0].sum().backward())
+    return count_flops(
+        lambda: routed_experts(x, selected, combine, *matrices, capacity_factor)[0].sum().backward()
+    )
 
 
 @pytest.mark.parametrize("layout", ["padded", "sorted", "grouped"])
 def test_an_even_load_costs_the_same_in_every_layout(monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
     multiply_adds = TOKENS * TOP_K * 3 * WIDTH * HIDDEN
-    assert experts_flops(monkeypatch, layout, EVEN) == 3 * 2 * multiply_adds
+    assert experts_flops(monkeypatch, layout, even_load()) == 3 * 2 * multiply_adds
 
 
-def test_padding_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    favoured = torch.where(torch.arange(TOKENS) < 18, 0, 3)  # 18 rows of 48 where an even load has 12
-    uneven = torch.stack((favoured, 1 + torch.arange(TOKENS) % 2), 1)
-    even, padded = (experts_flops(monkeypatch, "padded", selected) for selected in (EVEN, uneven))
-    assert padded == 1.5 * even
+@pytest.mark.parametrize(("capacity_factor", "padded"), [(None, 4), (1.5, 1.5), (1.0, 1), (9.0, 4)])
+def test_padding_counts(
+    monkeypatch: pytest.MonkeyPatch, capacity_factor: float | None, padded: float
+) -> None:
+    """Every expert takes as many rows as the fullest one, at most its capacity: here one has all tokens."""
+    everybody = torch.zeros(TOKENS, 1, dtype=torch.int64)
+    even = experts_flops(monkeypatch, "padded", even_load()) / TOP_K
+    assert experts_flops(monkeypatch, "padded", everybody, capacity_factor) == padded * even
 
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
