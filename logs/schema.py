@@ -282,7 +282,7 @@ def make_table(rows: pd.DataFrame, run: str, segment: str | None = None) -> pd.D
     columns: dict[str, pd.Series] = {"run": constant(run, count)}
     named = segment is None and "segment" in rows
     columns["segment"] = rows["segment"].astype("str") if named else constant(segment or run, count)
-    columns["step"] = rows["step"].astype("int64")
+    columns["step"] = pd.Series(rows["step"].to_numpy().astype("int64", copy=False), copy=False)
     for axis, kind in (("tokens", pa.int64()), ("samples", pa.int64()), ("wall_time", pa.float64())):
         columns[axis] = as_arrow(rows[axis], kind) if axis in rows else _never_logged(count, kind)
     for metric in rows.columns:

@@ -231,7 +231,8 @@ def _keep_whole_steps(
 ) -> np.ndarray:
     """Reduce `columns` to the rows with a step and type the axes. Returns the indices of the other rows."""
     left_out = np.zeros(0, np.int64)
-    if not _all_whole(columns["step"]):
+    whole_steps = _all_whole(columns["step"])
+    if whole_steps is None:
         step = columns["step"].to_numpy()
         with np.errstate(invalid="ignore"):
             whole = (np.floor(step) == step) & (step >= 0) & (step < 2**53)
@@ -239,7 +240,8 @@ def _keep_whole_steps(
         keep = pa.array(whole)
         for name, column in columns.items():
             columns[name] = column.filter(keep)
-    columns["step"] = columns["step"].cast(pa.int64())
+        whole_steps = columns["step"].cast(pa.int64())
+    columns["step"] = whole_steps
     for axis in ("tokens", "samples"):
         if axis in columns:
             column = columns[axis]
@@ -252,18 +254,19 @@ def _keep_whole_steps(
     return left_out
 
 
-def _all_whole(step: pa.ChunkedArray) -> bool:
-    """Whether every cell is a whole number from 0 up."""
+def _all_whole(step: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """The steps as integers if every cell is a whole number from 0 up, else None."""
     try:
-        least = pc.min(step.cast(pa.int64())).as_py()
+        whole = step.cast(pa.int64())
     except pa.ArrowInvalid:
-        return False
-    return step.null_count == 0 and least is not None and least >= 0
+        return None
+    least = pc.min(whole).as_py()
+    return whole if step.null_count == 0 and least is not None and least >= 0 else None
 
 
 def _framed(columns: dict[str, pa.ChunkedArray]) -> pd.DataFrame:
     """The columns as a table of the schema; a metric that no row holds is left out."""
-    frame: dict[str, pd.Series] = {"step": pd.Series(columns.pop("step").to_numpy())}
+    frame: dict[str, pd.Series] = {"step": pd.Series(columns.pop("step").to_numpy(), copy=False)}
     for name in list(columns):
         column = columns.pop(name)  # one by one, so that no column stands here twice for long
         if name == "run":

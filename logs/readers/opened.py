@@ -37,7 +37,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WORKERS = min(4, os.cpu_count() or 1)
-BLOCK_BYTES = 2 * 2**20
+BLOCK_BYTES = 4 * 2**20
 LONGEST_LINE = 16 * 2**20
 
 
