@@ -158,11 +158,14 @@ def _blocks(
 
     def parse(lines: Lines) -> Block:
         broken: list[int] = []
+        data = lines.data
+        if not data.isascii():  # Arrow cannot tell of a broken row that is no UTF-8
+            data = bytearray(data.decode("utf-8", errors="replace").encode())
         try:
-            cells = _cells(lines.data, names, text, delimiter, broken)
+            cells = _cells(data, names, text, delimiter, broken)
         except pa.ArrowInvalid:
             broken.clear()
-            cells = _cells(lines.data, names, set(names), delimiter, broken)
+            cells = _cells(data, names, set(names), delimiter, broken)
         columns = dict(zip(names, cells.combine_chunks().columns, strict=True))
         chunks = {name: column.chunk(0) for name, column in columns.items() if column.num_chunks}
         places, left_out = _places(lines, cells.num_rows, broken)

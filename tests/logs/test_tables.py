@@ -51,6 +51,7 @@ def kinds(run: Run) -> dict[str, int]:
         ("step;loss\n0;1,234\n1;2,345\n2;7\n", [7.0], {"text_value": 2}),  # 1.234 or 1234: not guessed
         ("step,loss,note\n0,2.5,a\xe9\n1,2.25,b\n".encode("latin-1"), [2.5, 2.25], {"text_value": 2}),
         ("step,loss\n\n0,2.5\n\n1\n2,2.25\n", [2.5, 2.25], {"broken_line": 1}),
+        (b"step,loss\n0,2.5\n1\xac\n2,2.25\n", [2.5, 2.25], {"broken_line": 1}),
         ("step,loss\n0, +2.5\n1,1e400\n2,0x10\n3,1_0\n", [2.5, math.inf], {"text_value": 2, "non_finite": 1}),
     ],
 )
