@@ -214,7 +214,7 @@ def pull_command(
 
     A second pull of the same run, started meanwhile, does nothing: it exits with 0 under --follow, else with 1.
     """
-    from logs.pull import AlreadyRunningError, pull, pulled_json
+    from logs.pull import AlreadyRunningError, pull, pulled_json, stage_that_makes
     from logs.wandb_history import UnreachableError
 
     try:
@@ -225,6 +225,12 @@ def pull_command(
     except UnreachableError as error:
         print(f"{error}. What came is kept; the same command goes on from there", file=sys.stderr)
         raise typer.Exit(1) from None
+    if result["run"] and (stage := stage_that_makes(root / name)):
+        print(
+            f"{root / name} is made by the stage {stage}, which would put its own tables there again; "
+            f"to go on with what was pulled: dvc commit --force {stage}",
+            file=sys.stderr,
+        )
     if as_json:
         _print_json(result)
         return

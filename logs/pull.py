@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from experiments.configuration import InputError
+from experiments.configuration import InputError, read_yaml
 from logs.catalogue import Entry, lookup
 from logs.ingest import complete
 from logs.naming import canonical_names
@@ -317,6 +317,19 @@ def _step_quirks(run: str, rows: pa.Table) -> list[Quirk]:
     where = f"{run}: first at _step {steps[first]}, where {OWN_STEP} is {own[first].as_py():g}"
     action = f"step is W&B's `_step`; {OWN_STEP} is kept as a metric"
     return [Quirk(kind="step_disagrees", count=int(differ.sum()), where=where, action=action)]
+
+
+def stage_that_makes(folder: Path) -> str | None:
+    """The stage in dvc.yaml of the current folder that has `folder` among its outputs, if any.
+
+    DVC makes an output anew that is not what its stage left there, unless it is told to keep it.
+    """
+    if not Path("dvc.yaml").is_file():
+        return None
+    stages = read_yaml("dvc.yaml").get("stages") or {}
+    return next(
+        (name for name, stage in stages.items() if folder.as_posix() in (stage.get("outs") or [])), None
+    )
 
 
 def pulled_json(name: str, pulled: Pulled) -> dict[str, Any]:

@@ -365,6 +365,9 @@ def test_the_command_and_its_exit_codes(
             assert (code, out) == (wanted, "")
             assert err == "marin-d768 is being pulled by another process; nothing done\n"
     run.rows.append(row(30))
+    (tmp_path / "dvc.yaml").write_text("stages: {carried: {cmd: x, outs: [logs/runs/marin-d768]}}")
+    assert "dvc commit --force carried" in invoke("marin-d768")[2]
+    run.rows.append(row(31))
     service.faults = {"HistoryPage": ["cut", "cut"]}
     code, out, err = invoke("marin-d768")
     assert (code, out) == (1, "")

@@ -16,6 +16,7 @@ STEPS = 3
 @pytest.fixture
 def short(tiny: Callable[..., Experiment], shards_folder: Path, tmp_path: Path) -> Callable[[], bool]:
     """Trains three steps in `tmp_path`."""
+    wandb.teardown()  # the session of other tests, which had other settings
     experiment = tiny(tokens=STEPS * 4 * 32)
     return lambda: train(experiment, shards_folder, tmp_path / "run", tmp_path / "state")
 
