@@ -4,6 +4,7 @@ without a step set apart. All by whole columns, so that ten million rows cost wh
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,8 @@ class Block:
     """Some rows of a file, in the order in which they were written.
 
     Attributes:
-        columns: by the file's own names; doubles, or text where a column holds names.
+        columns: by the file's own names; doubles, 64-bit integers where a column may count steps, tokens or
+            samples and all its cells do, or text where it names segments.
         lines: the line, or row, of the file in which each row stands, counted from 1.
         text: how many cells of a column are no numbers; they are null in `columns`.
         broken: lines left out because they are no rows.
@@ -55,7 +57,8 @@ def block_of(
         if is_segment(name):
             columns[name] = as_text(cell)
             continue
-        columns[name], count = as_numbers(cell, comma)
+        numbers, count = as_numbers(cell, comma)
+        columns[name] = _whole(numbers) if _axis(name) in COUNTS else numbers
         if count:
             text[name] = count
         if comma and _is_text(cell.type):
@@ -64,9 +67,25 @@ def block_of(
     return Block(columns, lines, text, broken, commas)
 
 
+COUNTS = ("step", "tokens", "samples")
+
+
+@lru_cache(maxsize=4096)
+def _axis(name: str) -> str:
+    return canonical_names([name])[name]
+
+
 def is_segment(name: str) -> bool:
     """Whether a column of this name holds names of segments and not numbers."""
-    return canonical_names([name])[name] == "segment"
+    return _axis(name) == "segment"
+
+
+def _whole(numbers: pa.Array) -> pa.Array:
+    """Doubles as integers if they all are, else as they are."""
+    try:
+        return numbers.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return numbers
 
 
 def as_numbers(cells: pa.Array, comma: str = "") -> tuple[pa.Array, int]:
@@ -149,6 +168,45 @@ def table_of(
         NotALog: no rows, or no column counts steps.
         InputError: no row has a whole number from 0 up as its step, or there are too many columns.
     """
+    found = _gathered(path, blocks)
+    quirks = [_quirk("broken_line", found.broken, place)] if found.broken else []
+    canonical = names(list(found.chunks))
+    rows = sum(map(len, found.lines))
+    if rows and "step" not in canonical.values():
+        known = ", ".join(load_names().axes["step"])
+        columns = _some(list(found.chunks))
+        raise NotALog(f"{path}: no column counts steps; it has {columns}; rename one to one of {known}")
+    own = {canonical[name]: name for name in found.chunks}
+    columns = {name: _joined(found.chunks.pop(of_file), name in COUNTS) for name, of_file in own.items()}
+    without_step = _keep_whole_steps(columns, found.text, own) if rows else np.zeros(0, int)
+    if not rows or not len(columns["step"]):
+        raise InputError(f"{path}: no row has a whole number from 0 up as its step; nothing to read")
+    if len(without_step):
+        numbers = np.concatenate([np.asarray(part, np.int64) for part in found.lines])
+        quirks.append(_quirk("no_step", numbers[without_step].tolist(), place))
+    if found.commas:
+        action = "the comma read as " + (
+            "a decimal point" if comma == "decimal" else "a separator of thousands"
+        )
+        quirks.append(Quirk(kind=f"{comma}_comma", count=found.commas, where="cells", action=action))
+    for name, count in (+found.text).items():
+        action = "no number; left in the file"
+        quirks.append(Quirk(kind="text_value", count=count, where=f"column {name}", action=action))
+    return _framed(columns), quirks
+
+
+@dataclass(frozen=True)
+class _Gathered:
+    """All blocks of a file: as `Block`, with the chunks of each column."""
+
+    chunks: dict[str, list[pa.Array]]
+    lines: list[Sequence[int] | np.ndarray]
+    text: Counter[str]
+    broken: list[int]
+    commas: int
+
+
+def _gathered(path: Path, blocks: Iterable[Block]) -> _Gathered:
     chunks: dict[str, list[pa.Array]] = {}
     lines: list[Sequence[int] | np.ndarray] = []
     text: Counter[str] = Counter()
@@ -170,33 +228,15 @@ def table_of(
         text.update(block.text)
         broken += block.broken
         commas += block.commas
-    quirks = [_quirk("broken_line", broken, place)] if broken else []
-    canonical = names(list(chunks))
-    if rows and "step" not in canonical.values():
-        known = ", ".join(load_names().axes["step"])
-        raise NotALog(
-            f"{path}: no column counts steps; it has {_some(list(chunks))}; rename one to one of {known}"
-        )
-    own = {canonical[name]: name for name in chunks}
-    columns = {name: pa.chunked_array(chunks.pop(of_file)) for name, of_file in own.items()}
-    without_step = _keep_whole_steps(columns, text, own) if rows else np.zeros(0, int)
-    if not rows or not len(columns["step"]):
-        raise InputError(f"{path}: no row has a whole number from 0 up as its step; nothing to read")
-    if len(without_step):
-        numbers = np.concatenate([np.asarray(part, np.int64) for part in lines])
-        quirks.append(_quirk("no_step", numbers[without_step].tolist(), place))
-    if commas:
-        what = "a decimal point" if comma == "decimal" else "a separator of thousands"
-        quirks.append(
-            Quirk(kind=f"{comma}_comma", count=commas, where="cells", action=f"the comma read as {what}")
-        )
-    for name, count in text.items():
-        quirks.append(
-            Quirk(
-                kind="text_value", count=count, where=f"column {name}", action="no number; left in the file"
-            )
-        )
-    return _framed(columns), quirks
+    return _Gathered(chunks, lines, text, broken, commas)
+
+
+def _joined(chunks: list[pa.Array], counts: bool) -> pa.ChunkedArray:
+    """The chunks of a column as one of doubles, or of integers if it `counts` and all of them do."""
+    kinds = {chunk.type for chunk in chunks}
+    if len(kinds) > 1 or (kinds == {pa.int64()} and not counts):
+        chunks = [chunk.cast(pa.float64(), safe=False) for chunk in chunks]
+    return pa.chunked_array(chunks)
 
 
 ACTIONS = {
@@ -231,37 +271,23 @@ def _keep_whole_steps(
 ) -> np.ndarray:
     """Reduce `columns` to the rows with a step and type the axes. Returns the indices of the other rows."""
     left_out = np.zeros(0, np.int64)
-    whole_steps = _all_whole(columns["step"])
-    if whole_steps is None:
-        step = columns["step"].to_numpy()
+    step = columns["step"]
+    if step.type != pa.int64() or step.null_count or (pc.min(step).as_py() or 0) < 0:
+        steps = step.cast(pa.float64(), safe=False).to_numpy()
         with np.errstate(invalid="ignore"):
-            whole = (np.floor(step) == step) & (step >= 0) & (step < 2**53)
+            whole = (np.floor(steps) == steps) & (steps >= 0) & (steps < 2**53)
         left_out = np.flatnonzero(~whole)
         keep = pa.array(whole)
         for name, column in columns.items():
             columns[name] = column.filter(keep)
-        whole_steps = columns["step"].cast(pa.int64())
-    columns["step"] = whole_steps
+        columns["step"] = columns["step"].cast(pa.int64())
     for axis in ("tokens", "samples"):
-        if axis in columns:
-            column = columns[axis]
-            try:
-                columns[axis] = column.cast(pa.int64())
-            except pa.ArrowInvalid:  # no whole number somewhere
-                fits = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**62))
-                text[own[axis]] += len(column) - column.null_count - (pc.sum(fits).as_py() or 0)
-                columns[axis] = pc.if_else(fits, column, None).cast(pa.int64())
+        column = columns.get(axis)
+        if column is not None and column.type != pa.int64():
+            fits = pc.and_(pc.equal(pc.floor(column), column), pc.less(pc.abs(column), 2.0**62))
+            text[own[axis]] += len(column) - column.null_count - (pc.sum(fits).as_py() or 0)
+            columns[axis] = pc.if_else(fits, column, None).cast(pa.int64())
     return left_out
-
-
-def _all_whole(step: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """The steps as integers if every cell is a whole number from 0 up, else None."""
-    try:
-        whole = step.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-    least = pc.min(whole).as_py()
-    return whole if step.null_count == 0 and least is not None and least >= 0 else None
 
 
 def _framed(columns: dict[str, pa.ChunkedArray]) -> pd.DataFrame:
