@@ -174,8 +174,8 @@ def table_of(
     rows = sum(map(len, found.lines))
     if rows and "step" not in canonical.values():
         known = ", ".join(load_names().axes["step"])
-        columns = _some(list(found.chunks))
-        raise NotALog(f"{path}: no column counts steps; it has {columns}; rename one to one of {known}")
+        there = _some(list(found.chunks))
+        raise NotALog(f"{path}: no column counts steps; it has {there}; rename one to one of {known}")
     own = {canonical[name]: name for name in found.chunks}
     columns = {name: _joined(found.chunks.pop(of_file), name in COUNTS) for name, of_file in own.items()}
     without_step = _keep_whole_steps(columns, found.text, own) if rows else np.zeros(0, int)

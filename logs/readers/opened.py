@@ -37,7 +37,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WORKERS = min(4, os.cpu_count() or 1)
-BLOCK_BYTES = 4 * 2**20
+BLOCK_BYTES = 2**20
+"""Small enough that the memory of one block serves for the next: larger ones are paged in afresh each time."""
 LONGEST_LINE = 16 * 2**20
 
 
