@@ -1,37 +1,15 @@
-"""TensorBoard event files, written: TFRecords of `Event` messages.
+"""TensorBoard event files, written: TFRecords of `Event` messages (tensorflow/core/util/event.proto).
 
-A record is its length, the checksum of that, the message, and the checksum of that; see tensorflow
-core/lib/io/record_writer.h and core/util/event.proto. Scalars are 32-bit floats, as TensorBoard keeps them.
+Scalars are 32-bit floats, as TensorBoard keeps them. `logs.readers.tensorboard` reads such files.
 """
 
 import struct
 from collections.abc import Iterable, Mapping
 from typing import IO
 
+from logs.tfrecords import write_record
+
 FILE_VERSION = b"brain.Event:2"
-CASTAGNOLI = 0x82F63B78
-"""Polynomial of CRC-32C, bits reversed (RFC 3720, appendix B.4)."""
-
-
-def _checksum_table() -> tuple[int, ...]:
-    table = []
-    for value in range(256):
-        for _ in range(8):
-            value = value >> 1 ^ CASTAGNOLI * (value & 1)
-        table.append(value)
-    return tuple(table)
-
-
-TABLE = _checksum_table()
-
-
-def masked_checksum(data: bytes) -> int:
-    """CRC-32C of `data`, rotated and shifted as TFRecords want it."""
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
-    crc ^= 0xFFFFFFFF
-    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def write_events(
@@ -43,20 +21,14 @@ def write_events(
         rows: step, seconds since the epoch, and the values by tag.
         began: wall time of the event that opens the file.
     """
-    _write_record(struct.pack("<Bd", 0x09, began) + _bytes(3, FILE_VERSION), stream)
+    write_record(struct.pack("<Bd", 0x09, began) + _bytes(3, FILE_VERSION), stream)
     for step, wall_time, values in rows:
         summary = b"".join(
             _bytes(1, _bytes(1, tag.encode()) + struct.pack("<Bf", 0x15, value))
             for tag, value in values.items()
         )
         event = struct.pack("<Bd", 0x09, wall_time) + b"\x10" + _varint(step) + _bytes(5, summary)
-        _write_record(event, stream)
-
-
-def _write_record(message: bytes, stream: IO[bytes]) -> None:
-    length = struct.pack("<Q", len(message))
-    stream.write(length + struct.pack("<I", masked_checksum(length)))
-    stream.write(message + struct.pack("<I", masked_checksum(message)))
+        write_record(event, stream)
 
 
 def _bytes(number: int, data: bytes) -> bytes:

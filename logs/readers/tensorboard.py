@@ -1,15 +1,11 @@
 """Reader of TensorBoard event files: scalars, as `simple_value` or as a tensor of one float or double.
 
-An event file is a TFRecord file of `Event` messages (tensorflow/core/lib/io/record_writer.h and
-tensorflow/core/util/event.proto). A record frames its data as `length: uint64, crc32c(length), data,
-crc32c(data)`, little-endian, the checksums masked. Events of one writer differ in a few bytes only, so one of
-a kind is taken apart and the others are read by its layout, all at once.
+An event file holds `Event` messages (tensorflow/core/util/event.proto) as TFRecords. Events of one writer differ in a
+few bytes only, so one of a kind is taken apart and the others are read by its layout, all at once.
 """
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,20 +14,17 @@ import pyarrow as pa
 from experiments.configuration import InputError
 from logs.naming import canonical_names
 from logs.readers import Sample
-from logs.readers.opened import open_bytes
 from logs.schema import AXES, Quirk, Run
 from logs.tables import block_of, numbered, run_of, table_of
+from logs.tfrecords import FOOTER, HEADER, checksums_fit, gather, record_blocks
 
 NAME = "tensorboard"
 VERSION = "1"
 FOLDER = True
 PARTS = True
 
-HEADER, FOOTER = 12, 4  # bytes around the data of a record
-LARGEST_RECORD = 2**28
 MOST_CELLS = 2**28
 MOST_LAYOUTS = 64
-READ_BYTES = 2**24
 FLOAT, DOUBLE = 1, 2  # tensorflow/core/framework/types.proto
 
 
@@ -40,7 +33,7 @@ def matches(sample: Sample) -> bool:
     if len(sample.head) < HEADER:
         return False
     head = np.frombuffer(sample.head[:HEADER], np.uint8)[None]
-    return bool(_checksums_fit(head[:, :8], head[:, 8:])[0])
+    return bool(checksums_fit(head[:, :8], head[:, 8:])[0])
 
 
 @dataclass(frozen=True)
@@ -66,11 +59,11 @@ def read(path: Path) -> list[Run]:
     others = 0
     number = 1
     torn = False
-    for data, starts, lengths, torn in _record_blocks(path):  # noqa: B007 (the last one is asked for below)
+    for data, starts, lengths, torn in record_blocks(path):  # noqa: B007 (the last one is asked for below)
         fits = np.zeros(len(starts), bool)
         for rows in _of_equal(lengths):
-            records = _gather(data, starts[rows], HEADER + int(lengths[rows[0]]) + FOOTER)
-            sound = _checksums_fit(records[:, HEADER:-FOOTER], records[:, -FOOTER:])
+            records = gather(data, starts[rows], HEADER + int(lengths[rows[0]]) + FOOTER)
+            sound = checksums_fit(records[:, HEADER:-FOOTER], records[:, -FOOTER:])
             fits[rows] = sound
             found, left = _scalars(records[sound, HEADER:-FOOTER], rows[sound] + number, tags)
             parts += found
@@ -109,83 +102,10 @@ def _quirk(kind: str, count: int, where: str, action: str) -> Quirk:
     return Quirk(kind=kind, count=count, where=where, action=action)
 
 
-def _record_blocks(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-    """Blocks of whole records: the bytes, where in them each record starts, how long its data is, and whether
-    the file breaks off after them."""
-    rest = b""
-    with open_bytes(path) as stream:
-        while True:
-            data = stream.read(max(READ_BYTES, _needed(rest)))
-            block = rest + data
-            starts, lengths, end = _framed(block)
-            array = np.frombuffer(block, np.uint8)
-            heads = _gather(array, starts, HEADER)
-            sound = _checksums_fit(heads[:, :8], heads[:, 8:])
-            if not sound.all():
-                whole = int(np.argmin(sound))
-                yield array, starts[:whole], lengths[:whole], True
-                return
-            rest = block[end:]
-            lost = _needed(rest) > LARGEST_RECORD
-            at_end = not data
-            if len(starts) or at_end or lost:
-                yield array, starts, lengths, lost or (at_end and bool(rest))
-            if at_end or lost:
-                return
-
-
-def _needed(rest: bytes) -> int:
-    return HEADER + FOOTER + struct.unpack_from("<Q", rest)[0] if len(rest) >= HEADER else 0
-
-
-def _framed(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where the whole records in `block` start, the lengths of their data, and where the last one ends."""
-    starts: list[int] = []
-    lengths: list[int] = []
-    at, end = 0, len(block)
-    unpack = struct.Struct("<Q").unpack_from
-    while at + HEADER <= end:
-        (length,) = unpack(block, at)
-        after = at + HEADER + length + FOOTER
-        if after > end:
-            break
-        starts.append(at)
-        lengths.append(length)
-        at = after
-    return np.array(starts, np.int64), np.array(lengths, np.int64), at
-
-
 def _of_equal(lengths: np.ndarray) -> list[np.ndarray]:
     """The indices of the records of each length."""
     order = np.argsort(lengths, kind="stable")
     return [part for part in np.split(order, np.flatnonzero(np.diff(lengths[order])) + 1) if len(part)]
-
-
-def _gather(data: np.ndarray, starts: np.ndarray, length: int) -> np.ndarray:
-    """`[records, length]` bytes of `data`."""
-    if not len(starts):
-        return np.zeros((0, length), np.uint8)
-    return np.lib.stride_tricks.sliding_window_view(data, length)[starts]
-
-
-@lru_cache(maxsize=1)
-def _crc_table() -> np.ndarray:
-    """CRC-32C of each byte (Castagnoli polynomial, reflected; RFC 3720, appendix B.4)."""
-    table = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        table = np.where(table & 1, (table >> 1) ^ np.uint32(0x82F63B78), table >> 1)
-    return table
-
-
-def _checksums_fit(data: np.ndarray, stored: np.ndarray) -> np.ndarray:
-    """Whether the masked CRC-32C of each row of `data` is the four bytes in `stored`."""
-    table = _crc_table()
-    crc = np.full(len(data), 0xFFFFFFFF, np.uint32)
-    for column in np.ascontiguousarray(data.T):
-        crc = table[(crc ^ column) & 0xFF] ^ (crc >> 8)
-    crc = ~crc
-    masked = ((crc >> 15) | (crc << 17)) + np.uint32(0xA282EAD8)
-    return masked == np.ascontiguousarray(stored).view("<u4")[:, 0]
 
 
 @dataclass(frozen=True)

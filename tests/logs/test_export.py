@@ -13,7 +13,7 @@ from logs.export import export
 from logs.ingest import read_logs
 from logs.schema import Run, RunFacts, Segment, make_table, metric_column
 from logs.store import write_run
-from logs.tensorboard_events import masked_checksum
+from logs.tfrecords import masked_checksum
 
 PUBLISHED = Path(__file__).parents[2] / "logs" / "published" / "marin"
 

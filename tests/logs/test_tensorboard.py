@@ -12,6 +12,7 @@ from experiments.configuration import InputError
 from logs.ingest import read_logs
 from logs.readers import take_sample
 from logs.readers import tensorboard as reader
+from logs.tfrecords import checksums_fit
 
 SHARED = Path(__file__).parents[3] / "shared" / "public" / "tensorboard"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public logs ({SHARED}) are not here")
@@ -64,7 +65,7 @@ def test_the_published_checksum() -> None:
     masked = struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
     assert masked_crc(b"123456789") == masked
     data, stored = (np.frombuffer(part, np.uint8)[None] for part in (b"123456789", masked))
-    assert reader._checksums_fit(data, stored).all()
+    assert checksums_fit(data, stored).all()
 
 
 @needs_shared
