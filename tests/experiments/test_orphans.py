@@ -7,6 +7,7 @@ import sys
 CHILD = """\
 import signal, sys, time
 from experiments.orphans import stop_with_parent
+signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run with SIGINT ignored
 stop_with_parent(every=0.02)
 print("ready", flush=True)
 try:

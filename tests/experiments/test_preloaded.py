@@ -16,8 +16,9 @@ from experiments.preloaded import PRELOADED, preloaded
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="commands are forked on Linux only")
 
 COMMAND = """
-import sys
+import signal, sys
 from experiments.preloaded import run_preloaded
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as `maquette` does
 code = run_preloaded()
 print("by itself" if code is None else f"handed over: {code}", flush=True)
 """
