@@ -92,9 +92,8 @@ def parse(model: type[C], data: Any, where: str) -> C:
         return model.model_validate_json(json.dumps(data, default=str), strict=True)
     except ValidationError as error:
         errors = error.errors(include_url=False)
-        inside = {
-            e["loc"][:-1] for e in errors
-        }  # a list is also called too short if one of its items is wrong
+        # a list is also called too short if one of its items is wrong
+        inside = {e["loc"][:-1] for e in errors}
         faults = [_fault(model, e) for e in errors if e["type"] != "too_short" or e["loc"] not in inside]
         raise InputError(f"{where}: {'; '.join(faults)}") from None
     except (TypeError, ValueError, RecursionError) as error:

@@ -68,8 +68,8 @@ def reproduce(study: Path, jobs: int | None = None) -> int:
     with _only_one_here():
         try:
             stages, stale = survey()
-        except Exception:
-            _check_study()  # DVC fails over a mistake in params.yaml before it can be named
+        except Exception:  # raised again, unless it comes of a mistake in params.yaml that can be named
+            _check_study()
             raise
         if not stale:
             print("everything is up to date: nothing to run", file=sys.stderr)

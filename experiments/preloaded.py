@@ -2,8 +2,9 @@
 
 Importing PyTorch and Lightning takes longer than a small training. `maquette repro` starts such a process, and
 a stage's command hands itself over: its arguments, environment, folder, and its input and output. It stays, passes
-on the signals that it gets, and ends as its twin does; killed, it takes the twin along. Linux only, as forking
-upsets the libraries of other systems; there and wherever no such process answers, a command runs by itself.
+on the signals that it gets, and ends as its twin does; killed, it takes the twin along. On Linux without a GPU only:
+forking upsets the libraries of other systems, and a GPU's driver. There, and wherever no such process answers, a
+command runs by itself.
 """
 
 import contextlib
@@ -43,15 +44,16 @@ MODULES = (
 WORTH_WAITING_FOR = ("train",)
 """Commands that need nearly all of `MODULES`; any other does not wait for the imports to finish."""
 
-_POLL = 0.02  # seconds
+_GPUS = ("/dev/nvidiactl", "/dev/kfd")  # there if a GPU's driver is
+_POLL = 0.05  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PROGRAM = "from experiments.preloaded import serve; serve() and __import__('maquette').main()"
 
 
 @contextmanager
 def preloaded(wanted: bool = True) -> Iterator[dict[str, str]]:
-    """Have the process that forks; yields what the environment of a command needs to find it."""
-    if not wanted or sys.platform != "linux":
+    """Have the process that forks, if `wanted`; yields what the environment of a command needs to find it."""
+    if not wanted or sys.platform != "linux" or any(Path(device).exists() for device in _GPUS):
         yield {}
         return
     folder = Path(tempfile.mkdtemp(prefix="maquette-"))  # of this user alone; a socket's path must be short

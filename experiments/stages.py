@@ -75,13 +75,14 @@ def next_stage(waiting: list[Stage], running: list[Stage], done: Iterable[str], 
 
 @dataclass
 class _Job:
-    """A stage at work: its `dvc repro` process, since when, and which processes below were signalled."""
+    """A stage at work: its `dvc repro` process, since when, and which processes below were signalled.
+
+    `dvc` is the same process, known by more than a number that another process may get; None if it is gone.
+    """
 
     stage: Stage
     process: BaseProcess
-    dvc: (
-        psutil.Process | None
-    )  # the same, known by more than a number that another may get; None if it is gone
+    dvc: psutil.Process | None
     log: Path
     progress: Path
     began: float

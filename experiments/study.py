@@ -200,8 +200,8 @@ def _check_local_sources(folder: Path, sources: Sequence[Source]) -> None:
     local = [source for source in sources if source.client == "local"]
     if not local:
         return
-    stage = read_yaml(folder / "dvc.yaml")["stages"]["corpus"]
-    watched = [(folder / dependency).resolve() for dependency in stage["deps"]]
+    stage = read_yaml(folder / "dvc.yaml").get("stages", {}).get("corpus", {})
+    watched = [(folder / str(dependency)).resolve() for dependency in stage.get("deps", [])]
     for source in local:
         path = (folder / str(source.path)).resolve()
         if not any(path.is_relative_to(dependency) for dependency in watched):

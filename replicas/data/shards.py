@@ -190,9 +190,8 @@ class _SplitWriter:
         self._offsets, self._bytes = [0], 0
 
     def add(self, text: str, ids: list[int]) -> None:
-        self._stream.write(
-            np.asarray([*ids, 0], dtype=self._dtype).tobytes()
-        )  # `tofile` hides that the disk is full
+        # `tofile` would hide that the disk is full
+        self._stream.write(np.asarray([*ids, 0], dtype=self._dtype).tobytes())
         self._offsets.append(self._offsets[-1] + len(ids) + 1)
         self._bytes += len(text.encode())
 

@@ -60,10 +60,8 @@ def exchanged_experts(
     experts = [_MeanGradient.apply(_local(stack), ranks) for stack in (gate, up, down)]
     layout = lay_out(selected, ranks * len(experts[0]), capacity_factor, capacity_group)
     exchange, expert = _arrange(torch.diff(layout.ends, prepend=layout.ends.new_zeros(1)), group)
-    token = layout.token[
-        : sum(exchange.sent)
-    ]  # sorted rows are dense: what was dropped left its rows at the end
-    arrived = exchange.there(x.index_select(0, token))
+    # sorted rows are dense: what was dropped left its rows at the end
+    arrived = exchange.there(x.index_select(0, layout.token[: sum(exchange.sent)]))
     one = arrived.new_ones(len(arrived), 1)
     done = exchange.back(routed_experts(arrived, expert.unsqueeze(1), one, *experts)[0])
     weight = combine.to(done.dtype) * layout.kept

@@ -215,9 +215,8 @@ def _product(rows: Tensor, matrices: Tensor, layout: Layout, plus: Tensor | None
         if plus is None:
             return torch.bmm(stacked, matrices).flatten(0, 1)
         sums = plus.view(len(matrices), layout.rows_per_expert, plus.shape[1])
-        return torch.baddbmm(sums, stacked, matrices, out=sums).flatten(
-            0, 1
-        )  # `baddbmm_` has no FLOP formula
+        torch.baddbmm(sums, stacked, matrices, out=sums)  # PyTorch counts no FLOPs for `baddbmm_`
+        return plus
     if rows.device.type in _GROUPED_KERNELS:
         out = F.grouped_mm(rows, matrices, offs=layout.ends.to(torch.int32))
         return out if plus is None else plus.add_(out)
