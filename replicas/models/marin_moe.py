@@ -74,7 +74,7 @@ class MarinMoEConfig(_Frozen):
     capacity_factor: float | None = Field(
         gt=0
     )  # of training; None is dropless. Evaluation is always dropless
-    capacity_group_sequences: int = Field(default=16, gt=0)  # that fill the experts' capacity together
+    capacity_group_sequences: int = Field(gt=0)  # that fill the experts' capacity together
     z_loss: float = Field(ge=0)
     qb_bins: int | None = Field(gt=1)  # of the quantile-balancing histogram; None takes the exact quantile
     init_scale: float = Field(gt=0)  # sigma = init_scale / sqrt(d_model)
