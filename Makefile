@@ -3,7 +3,7 @@
 #   make repro                   the profile that params.yaml names, independent training runs side by side
 #   make repro PROFILE=smoke     another profile: laptop, smoke, gpu or cluster;  JOBS=1 for one run at a time
 #   make test                    the tests;  make lint: linters and type checker;  make check: both
-#   make test-distributed        the tests that train in several processes, minutes more
+#                                (without those that take minutes: make test ARGS="-m 'not distributed and not pipeline'")
 #   make setup TORCH=cuda        PyTorch's CUDA build, kept from then on; TORCH=cpu goes back
 #                                (TORCH=cu126 or any other build that `uv pip install --torch-backend` knows)
 
@@ -23,16 +23,13 @@ export UV_FIND_LINKS
 # The study is many short processes: without bytecode in .venv each would compile PyTorch and Lightning anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup repro test test-distributed lint check
+.PHONY: setup repro test lint check
 
 repro: $(STAMP)
 	@$(BIN)/maquette repro $(if $(PROFILE),--profile $(PROFILE)) $(if $(JOBS),--jobs $(JOBS))
 
 test: $(STAMP)
 	$(BIN)/pytest $(ARGS)
-
-test-distributed: $(STAMP)
-	$(BIN)/pytest -m distributed $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
