@@ -215,7 +215,7 @@ def pull_command(
     A second pull of the same run, started meanwhile, does nothing: it exits with 0 under --follow, else with 1.
     """
     from logs.pull import AlreadyRunningError, pull, pulled_json, stage_that_makes
-    from logs.wandb_history import UnreachableError
+    from logs.wandb_client import UnreachableError
 
     try:
         result = pulled_json(name, pull(name, root, cache, follow))

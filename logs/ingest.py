@@ -15,8 +15,8 @@ import pandas as pd
 from experiments.configuration import InputError
 from logs.catalogue import Entry, load_catalogue
 from logs.naming import names_in_force
+from logs.parsing.opened import name_of
 from logs.readers import NotALog, find_reader, take_sample
-from logs.readers.opened import name_of
 from logs.schema import Quirk, Run, RunFacts, Source, is_logged
 from logs.splice import appended, splice
 from logs.store import ROOT, write_run, write_runs

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import IO
 
-from logs.tfrecords import write_record
+from logs.parsing.tfrecords import write_record
 
 FILE_VERSION = b"brain.Event:2"
 

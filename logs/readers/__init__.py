@@ -14,7 +14,7 @@ and, where they differ from the default,
     PUBLIC = True       its runs are public ones, named as in the catalogue
 
 A run is named after the place of its file; where a file holds several, each has a `name` of its own besides.
-Readers take bytes from `opened`, which sees through gz, xz and zst.
+Readers take bytes from `logs.parsing.opened`, which sees through gz, xz and zst.
 """
 
 import importlib
@@ -25,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 
 from experiments.configuration import InputError
-from logs.readers.opened import open_bytes
+from logs.parsing.opened import open_bytes
 
 HEAD_BYTES = 65536
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"

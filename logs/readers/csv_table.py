@@ -17,10 +17,10 @@ import pyarrow.csv as pacsv
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names
+from logs.parsing.opened import Lines, in_order, line_blocks, open_bytes
+from logs.parsing.tables import Block, block_of, is_segment, line_quirk, run_of, table_of
 from logs.readers import NotALog, Sample, take_sample
-from logs.readers.opened import Lines, in_order, line_blocks, open_bytes
 from logs.schema import Quirk, Run
-from logs.tables import Block, block_of, is_segment, line_quirk, run_of, table_of
 
 NAME = "csv"
 VERSION = "2"

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logs.json_document import json_number, json_step
+from logs.parsing.json_document import json_number, json_step
+from logs.parsing.text_lines import Notes, has_line, split_rank, text_lines, timestamp
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, split_rank, text_lines, timestamp
-from logs.text_rows import Rows, run_from
 
 NAME = "fairseq"
 VERSION = "1"

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from logs.json_lines import json_object, read_json_lines
 from logs.naming import canonical_names
+from logs.parsing.json_lines import json_object, read_json_lines
 from logs.readers import Sample
 from logs.schema import AXES, Run, unit_of
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_lines import columns_of, flat_row
 from logs.naming import load_names
+from logs.parsing.json_lines import columns_of, flat_row
+from logs.parsing.opened import open_bytes
+from logs.parsing.tables import block_of, run_of, table_of
 from logs.readers import NotALog, Sample
-from logs.readers.opened import open_bytes
 from logs.schema import Run
-from logs.tables import block_of, run_of, table_of
 
 NAME = "json"
 VERSION = "1"

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logs.json_document import json_number, json_step
-from logs.json_lines import flat_row
+from logs.parsing.json_document import json_number, json_step
+from logs.parsing.json_lines import flat_row
+from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_lines
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run
-from logs.text_lines import Notes, has_line, number, split_rank, text_lines
-from logs.text_rows import Rows, run_from
 
 NAME = "levanter"
 VERSION = "1"

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
+from logs.parsing.tables import run_of
 from logs.readers import Sample
 from logs.readers.csv_table import read_table
 from logs.schema import Quirk, Run
-from logs.tables import run_of
 
 NAME = "lightning-csv"
 VERSION = "1"

@@ -9,10 +9,10 @@ norm 15.3712 (+nanz)| lr 8.57e-07 | 3056.36 ms | 42.6% bf16 MFU | 171595 tok/s`,
 import re
 from pathlib import Path
 
+from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_lines
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, number, split_rank, text_lines
-from logs.text_rows import Rows, run_from
 
 NAME = "llm-c"
 VERSION = "1"

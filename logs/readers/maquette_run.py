@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from experiments.configuration import InputError, parse
-from logs.json_lines import read_json_lines
+from logs.parsing.json_lines import read_json_lines
 from logs.readers import Sample
 from logs.schema import AXES, Run, RunFacts, unit_of
 

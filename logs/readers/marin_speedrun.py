@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_document import json_number, json_step, load_document
+from logs.parsing.json_document import json_number, json_step, load_document
+from logs.parsing.text_lines import Notes
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import NotALog, Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import Notes
-from logs.text_rows import Rows, run_from
 
 NAME = "marin-speedrun"
 VERSION = "1"

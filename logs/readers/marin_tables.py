@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from experiments.configuration import InputError
+from logs.parsing.opened import open_bytes
 from logs.readers import NotALog, Sample
-from logs.readers.opened import open_bytes
 from logs.schema import AXES, Run, make_table, unit_of
 
 NAME = "marin-tables"

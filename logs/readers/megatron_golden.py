@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_document import json_number, json_step, load_document
+from logs.parsing.json_document import json_number, json_step, load_document
+from logs.parsing.text_lines import WHOLE_FILE, Notes
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Quirk, Run, RunFacts
-from logs.text_lines import WHOLE_FILE, Notes
-from logs.text_rows import Rows, run_from
 
 NAME = "megatron-golden"
 VERSION = "1"

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from logs.piped_fields import Alike, alike_lines, split_lines
+from logs.parsing.piped_fields import Alike, alike_lines, split_lines
+from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_blocks, timestamp
+from logs.parsing.text_rows import Cells, Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, number, split_rank, text_blocks, timestamp
-from logs.text_rows import Cells, Rows, run_from
 
 NAME = "megatron-text"
 VERSION = "1"

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_document import json_number, json_step
+from logs.parsing.json_document import json_number, json_step
+from logs.parsing.text_lines import Notes, has_line, split_rank, text_lines
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, split_rank, text_lines
-from logs.text_rows import Rows, run_from
 
 NAME = "mlperf"
 VERSION = "1"

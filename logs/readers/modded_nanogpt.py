@@ -8,10 +8,10 @@ nothing was measured yet.
 import re
 from pathlib import Path
 
+from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_lines
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, number, split_rank, text_lines
-from logs.text_rows import Rows, run_from
 
 NAME = "modded-nanogpt"
 VERSION = "1"

@@ -12,10 +12,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_lines
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, number, split_rank, text_lines
-from logs.text_rows import Rows, run_from
 
 NAME = "nemo"
 VERSION = "1"

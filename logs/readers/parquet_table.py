@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names
+from logs.parsing.opened import open_seekable
+from logs.parsing.tables import Block, block_of, flat_columns, run_of, table_of
 from logs.readers import Sample
-from logs.readers.opened import open_seekable
 from logs.schema import Quirk, Run
-from logs.tables import Block, block_of, flat_columns, run_of, table_of
 
 NAME = "parquet"
 VERSION = "1"

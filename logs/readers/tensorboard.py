@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names
+from logs.parsing.tables import block_of, numbered, run_of, table_of
+from logs.parsing.tfrecords import FOOTER, HEADER, checksums_fit, gather, record_blocks
 from logs.readers import Sample
 from logs.schema import AXES, Quirk, Run
-from logs.tables import block_of, numbered, run_of, table_of
-from logs.tfrecords import FOOTER, HEADER, checksums_fit, gather, record_blocks
 
 NAME = "tensorboard"
 VERSION = "1"

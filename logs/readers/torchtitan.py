@@ -10,10 +10,10 @@ import re
 from itertools import pairwise
 from pathlib import Path
 
+from logs.parsing.text_lines import Notes, has_line, number, opening, split_rank, text_lines, timestamp
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
 from logs.schema import Run, RunFacts
-from logs.text_lines import Notes, has_line, number, opening, split_rank, text_lines, timestamp
-from logs.text_rows import Rows, run_from
 
 NAME = "torchtitan"
 VERSION = "1"

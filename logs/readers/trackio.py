@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_document import json_number, json_step
-from logs.json_lines import flat_row
+from logs.parsing.json_document import json_number, json_step
+from logs.parsing.json_lines import flat_row
+from logs.parsing.text_lines import Notes, timestamp
+from logs.parsing.text_rows import Rows, run_from
 from logs.readers import NotALog, Sample
 from logs.readers.levanter import canonical
 from logs.schema import Run
-from logs.text_lines import Notes, timestamp
-from logs.text_rows import Rows, run_from
 
 NAME = "trackio"
 VERSION = "1"

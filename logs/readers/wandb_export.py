@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logs.naming import canonical_names
+from logs.parsing.tables import run_of
 from logs.readers import NotALog, Sample
 from logs.readers.csv_table import read_table
 from logs.readers.wandb_history import with_own_steps
 from logs.schema import AXES, Quirk, Run, RunFacts, make_table
-from logs.tables import run_of
 
 NAME = "wandb-export"
 VERSION = "1"

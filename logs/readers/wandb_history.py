@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from logs.naming import canonical_names
+from logs.parsing.tables import run_of
 from logs.readers import Sample, parquet_table
 from logs.schema import Run, as_arrow
-from logs.tables import run_of
 
 NAME = "wandb-history"
 VERSION = "1"

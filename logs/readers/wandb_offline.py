@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.json_lines import columns_of, flat_row
+from logs.parsing.json_lines import columns_of, flat_row
+from logs.parsing.opened import open_bytes
+from logs.parsing.tables import Block, block_of, numbered, run_of, table_of
 from logs.readers import Sample
-from logs.readers.opened import open_bytes
 from logs.readers.wandb_history import counter_as_step, with_own_steps
 from logs.schema import Quirk, Run, RunFacts
-from logs.tables import Block, block_of, numbered, run_of, table_of
 
 NAME = "wandb-offline"
 VERSION = "1"

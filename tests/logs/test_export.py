@@ -11,9 +11,9 @@ import pytest
 from experiments.configuration import InputError
 from logs.export import export
 from logs.ingest import read_logs
+from logs.parsing.tfrecords import masked_checksum
 from logs.schema import Run, RunFacts, Segment, make_table, metric_column
 from logs.store import write_run
-from logs.tfrecords import masked_checksum
 
 PUBLISHED = Path(__file__).parents[2] / "logs" / "published" / "marin"
 

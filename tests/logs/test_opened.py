@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from experiments.configuration import InputError
 from logs.ingest import read_logs
-from logs.readers import opened
-from logs.readers.opened import line_blocks, name_of, open_bytes
+from logs.parsing import opened
+from logs.parsing.opened import line_blocks, name_of, open_bytes
 
 TABLE = b"step,loss\n" + b"".join(b"%d,%.3f\n" % (step, 9 - step / 400) for step in range(3000))
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from experiments.configuration import InputError
-from logs import wandb_history
+from logs import wandb_client
 from logs.cli import app
 from logs.ingest import read_logs
 from logs.pull import AlreadyRunningError, Pulled, pull, pulled_json, read_rows
 from logs.readers.marin_tables import COLUMNS
 from logs.store import read_run
-from logs.wandb_history import Connection, PublicRun, UnreachableError, fetch
+from logs.wandb_client import Connection, PublicRun, UnreachableError, fetch
 
 from .wandb_service import ServedRun, WandbService
 
@@ -74,7 +74,7 @@ def truth(steps: int) -> list[tuple[int, float]]:
 def test_the_seven_forked_runs_come_out_as_the_published_lineage(
     service: WandbService, pulled: Callable[..., Pulled], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wandb_history, "PAGE", 50_000)
+    monkeypatch.setattr(wandb_client, "PAGE", 50_000)
     keys = {"train_cross_entropy_loss", "grad_norm_total", "learning_rate", "adam_lr", "mfu_pct"}
     at_wandb = {column: key for key, column in reversed(COLUMNS.items()) if "/" in key}
     names = {key: at_wandb.get(COLUMNS[key], "throughput/mfu") for key in keys}
@@ -318,7 +318,7 @@ def test_any_rows_come_back_from_the_raw_files(
         run.export(cut)
         (folder / "exports").mkdir()
         (folder / "exports" / "0000-x.parquet").write_bytes(run.export_file(0))
-    wandb_history._keep_rows([json.dumps(row) for row in run.live], folder)
+    wandb_client._keep_rows([json.dumps(row) for row in run.live], folder)
     table, others = read_rows(folder)
     assert others == []
     for step, cells in enumerate(rows):
@@ -349,7 +349,7 @@ def test_the_command_and_its_exit_codes(
     service: WandbService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(wandb_history.Connection.__init__, "__defaults__", ((0.0,),))
+    monkeypatch.setattr(wandb_client.Connection.__init__, "__defaults__", ((0.0,),))
     run = serve(service, 30, state="running")
     code, out, _ = invoke("marin-d768", "--json")
     assert code == 0

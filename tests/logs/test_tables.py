@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from experiments.configuration import InputError
 from logs.ingest import ingest, read_logs
 from logs.naming import load_names
-from logs.readers import find_reader, json_lines, opened, take_sample
+from logs.parsing import opened
+from logs.readers import find_reader, json_lines, take_sample
 from logs.schema import AXES, Run
 
 SHARED = Path(__file__).parents[3] / "shared" / "public"
@@ -183,8 +184,8 @@ def test_the_fast_ways_through_json_lines_agree_with_the_slow_one(
     path = tmp_path / "log.jsonl"
     path.write_text("\n".join([*map(json.dumps, UNIFORM), odd, json.dumps(UNIFORM[0] | {"step": 3})]) + "\n")
     fast = read_one(path)
-    monkeypatch.setattr("logs.json_lines._uniform_block", lambda *_: None)
-    monkeypatch.setattr("logs.json_lines._whole_block", lambda *_: None)
+    monkeypatch.setattr("logs.parsing.json_lines._uniform_block", lambda *_: None)
+    monkeypatch.setattr("logs.parsing.json_lines._whole_block", lambda *_: None)
     slow = read_one(path)
     pd.testing.assert_frame_equal(fast.table, slow.table)
     assert fast.quirks == slow.quirks
@@ -232,7 +233,7 @@ def test_a_parquet_file_that_swells_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_table_of_ever_new_metrics_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs.tables.MOST_COLUMNS", 50)
+    monkeypatch.setattr("logs.parsing.tables.MOST_COLUMNS", 50)
     lines = "\n".join(json.dumps({"step": i, f"metric {i}": 1}) for i in range(100))
     with pytest.raises(InputError, match="more than 50 metrics"):
         read_one(tmp_path / "log.jsonl", lines)

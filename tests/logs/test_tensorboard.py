@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from experiments.configuration import InputError
 from logs.ingest import read_logs
+from logs.parsing.tfrecords import checksums_fit
 from logs.readers import take_sample
 from logs.readers import tensorboard as reader
-from logs.tfrecords import checksums_fit
 
 SHARED = Path(__file__).parents[3] / "shared" / "public" / "tensorboard"
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason=f"the public logs ({SHARED}) are not here")

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.configuration import InputError
-from logs import text_lines
 from logs.ingest import read_logs
+from logs.parsing import text_lines
+from logs.parsing.text_lines import Notes, is_cut_off, number, split_rank, text_blocks, timestamp
 from logs.readers import readers, take_sample
 from logs.schema import Run
-from logs.text_lines import Notes, is_cut_off, number, split_rank, text_blocks, timestamp
 
 MEGATRON = (
     "0:  iteration {i:8d}/     100 | consumed samples: {i:12d} | elapsed time per iteration (ms): 90.5 | "

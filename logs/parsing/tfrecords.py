@@ -11,7 +11,7 @@ from typing import IO
 
 import numpy as np
 
-from logs.readers.opened import open_bytes
+from logs.parsing.opened import open_bytes
 
 HEADER, FOOTER = 12, 4
 """Bytes around the data of a record."""

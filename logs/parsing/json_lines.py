@@ -16,9 +16,9 @@ import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from logs.naming import canonical_names
-from logs.readers.opened import Lines, in_order, line_blocks, open_bytes
+from logs.parsing.opened import Lines, in_order, line_blocks, open_bytes
+from logs.parsing.tables import Block, block_of, flat_columns, line_quirk, table_of
 from logs.schema import Quirk
-from logs.tables import Block, block_of, flat_columns, line_quirk, table_of
 
 BOM = b"\xef\xbb\xbf"
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.configuration import InputError
-from logs.readers.opened import open_bytes
-from logs.text_lines import WHOLE_FILE, Notes
+from logs.parsing.opened import open_bytes
+from logs.parsing.text_lines import WHOLE_FILE, Notes
 
 LARGEST_DOCUMENT = 2**28
 """Bytes. The largest public logs that are one document have 2 MB; parsing takes about ten times as much."""

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
+from logs.parsing.opened import open_bytes
 from logs.readers import Sample
-from logs.readers.opened import open_bytes
 from logs.schema import Quirk
 
 BLOCK_BYTES = 2**20

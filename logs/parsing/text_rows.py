@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from logs.naming import canonical_names
+from logs.parsing.text_lines import MOST_SHOWN, Notes, lines_as_text
 from logs.readers import NotALog
 from logs.schema import AXES, Quirk, Run, RunFacts, make_table, unit_of
-from logs.text_lines import MOST_SHOWN, Notes, lines_as_text
 
 Integers = NDArray[np.int64]
 Cells = tuple[NDArray[np.int64], NDArray[np.float64]]
