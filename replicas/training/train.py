@@ -205,9 +205,11 @@ def _wandb(experiment: Experiment, group: str, state: Path) -> WandbLogger:
     The run is made here because Lightning would pass a setting that W&B warns of at every training.
 
     Raises:
-        InputError: WANDB_MODE is no mode, or is online where W&B knows no login or cannot be reached.
+        InputError: WANDB_MODE is no mode, is online where W&B knows no login or cannot be reached, or W&B's own
+            service does not run here.
     """
     import wandb
+    from wandb.sdk.lib.service.service_token import WandbServiceConnectionError
 
     mode: Any = os.environ.get("WANDB_MODE", "offline")
     if mode not in ("offline", "online", "disabled"):
@@ -223,6 +225,8 @@ def _wandb(experiment: Experiment, group: str, state: Path) -> WandbLogger:
             config=experiment.model_dump(),
             mode=mode,
         )
+    except WandbServiceConnectionError as error:
+        raise InputError(f"W&B: {error}; unset WANDB_SERVICE if it is set, or WANDB_MODE=disabled") from None
     except (wandb.Error, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise InputError(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import wandb
+from wandb.sdk.lib.service import service_token
 
 from experiments.configuration import InputError
 from replicas.training.experiment import Experiment
@@ -70,3 +71,12 @@ def test_a_mode_that_cannot_be_is_the_users_mistake(
     with pytest.raises(InputError, match=said):
         short()
     assert not (tmp_path / "run").exists()
+
+
+def test_a_service_that_has_ended_is_named(
+    short: Callable[[], bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = service_token.UnixServiceToken(parent_pid=1, path=str(tmp_path / "socket"))
+    monkeypatch.setenv("WANDB_SERVICE", token.env_value)
+    with pytest.raises(InputError, match=r"Failed to connect to service .*unset WANDB_SERVICE"):
+        short()
