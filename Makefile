@@ -29,7 +29,7 @@ repro: $(STAMP)
 	@$(BIN)/maquette repro $(if $(PROFILE),--profile $(PROFILE)) $(if $(JOBS),--jobs $(JOBS))
 
 test: $(STAMP)
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
