@@ -5,8 +5,9 @@ import typer
 from analysis.commands.ablate import ablate
 from analysis.commands.compare import compare
 from analysis.commands.fit import fit
+from analysis.commands.mix import mix
 from analysis.commands.report import report
 
 app = typer.Typer()
-for command in (compare, fit, ablate, report):
+for command in (compare, fit, ablate, mix, report):
     app.command()(command)
