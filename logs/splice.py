@@ -19,6 +19,9 @@ from logs.schema import AXES, Quirk, Run, Segment, constant, lineage_ranges
 GAP_FACTOR = 20
 """Where a log is sampled unevenly, a distance of more than this many usual (median) ones counts as a gap."""
 
+FEWEST_DOWN = 3
+"""Steps that go down so many times, and hardly ever up, are no resumes after one row each."""
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -43,7 +46,7 @@ def splice(parts: Sequence[Run], name: str, forks: Sequence[Fork] = ()) -> Run:
         InputError: the parts state different units for one metric, or rows of a run with known segments lie
         in none.
     """
-    parts = sorted(parts, key=lambda part: len(part.table))
+    parts = sorted(map(oldest_first, parts), key=lambda part: len(part.table))
     known = {fork.id: i for i, fork in enumerate(forks)}
     places = dict(known)  # name of a segment -> its place in the order of time
     codes: list[np.ndarray] = []
@@ -100,6 +103,24 @@ def appended(parts: Sequence[Run]) -> Run:
         quirks=tuple(quirk for part in parts for quirk in part.quirks),
         sources=tuple(source for part in parts for source in part.sources),
     )
+
+
+def oldest_first(part: Run) -> Run:
+    """`part` with its rows turned round if its steps go down from row to row, as a table saved newest first.
+
+    A few steps down among many up are resumes from a checkpoint, and are left to be cut there.
+    """
+    step = part.table["step"].to_numpy()
+    down = int((step[1:] < step[:-1]).sum())
+    if down < FEWEST_DOWN or down <= 10 * int((step[1:] > step[:-1]).sum()):
+        return part
+    quirk = Quirk(
+        kind="reversed",
+        count=len(step),
+        where=f"rows of steps {step[0]} down to {step[-1]}",
+        action="newest first in the file; taken in the order of steps",
+    )
+    return replace(part, table=part.table[::-1].reset_index(drop=True), quirks=(*part.quirks, quirk))
 
 
 def codes_of(column: pd.Series) -> tuple[np.ndarray, list[str]]:

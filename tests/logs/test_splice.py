@@ -5,12 +5,12 @@ from itertools import pairwise
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from experiments.configuration import InputError
 from logs.schema import Run, Segment, lineage_ranges, make_table, metric_column
-from logs.splice import Fork, appended, splice
+from logs.splice import FEWEST_DOWN, Fork, appended, splice
 
 
 def as_run(rows: list[tuple[str, int, float | None]], metric: str = "train/loss") -> Run:
@@ -83,6 +83,9 @@ def resumed(draw: st.DrawFn) -> History:
             history.rows.append(("", step, 100.0 * number + step))
             history.truth[step] = 100.0 * number + step
         first = draw(st.integers(0, max(history.truth)))
+    steps = [step for _, step, _ in history.rows]
+    down, up = sum(a > b for a, b in pairwise(steps)), sum(a < b for a, b in pairwise(steps))
+    assume(down < FEWEST_DOWN or down <= 10 * up)  # else it is a log saved newest first
     return history
 
 
@@ -130,6 +133,17 @@ def test_rows_of_one_step_become_one_and_nothing_is_averaged() -> None:
     (quirk,) = run.quirks
     assert (quirk.kind, quirk.count) == ("duplicate_step", 1)
     assert "1 of them differ, by at most 0.5" in quirk.where
+
+
+@given(resumed())
+@settings(max_examples=60, deadline=None)
+def test_a_log_saved_newest_first_splices_to_what_was_written(history: History) -> None:
+    rows = [("", step, value) for step, value in sorted(history.truth.items())]
+    assume(len(rows) > FEWEST_DOWN)
+    run = splice([as_run(rows[::-1])], "run")
+    assert lineage(run) == history.truth
+    assert [segment.first_step for segment in run.segments] == [rows[0][1]]
+    assert [q.count for q in run.quirks if q.kind == "reversed"] == [len(rows)]
 
 
 def test_gaps_thinning_and_non_finite_values_are_counted() -> None:
