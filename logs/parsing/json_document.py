@@ -40,6 +40,10 @@ def load_document(path: Path, notes: Notes) -> Any:
         raise InputError(f"{path}: not UTF-8 text at byte {error.start}; save it as UTF-8") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
+        if error.msg == "Extra data":
+            raise InputError(
+                f"{path}, {place}: not one JSON document: more follows it; split the file before this place"
+            ) from None
         cut = " (is the file cut off?)" if error.pos >= len(error.doc.rstrip()) - 1 else ""
         raise InputError(f"{path}, {place}: not JSON: {error.msg}{cut}") from None
     except (ValueError, RecursionError) as error:  # an integer of thousands of digits; endless nesting

@@ -5,27 +5,25 @@ that is no JSON, one key with numbers and text) is read again line by line.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
 from logs.naming import canonical_names
+from logs.parsing.cells import flat_columns
 from logs.parsing.opened import Lines, in_order, line_blocks, open_bytes
-from logs.parsing.tables import Block, block_of, flat_columns, line_quirk, table_of
-from logs.schema import Quirk
+from logs.parsing.tables import Block, Table, block_of, table_of
 
 BOM = b"\xef\xbb\xbf"
 
 
-def read_json_lines(
-    path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names
-) -> tuple[pd.DataFrame, tuple[Quirk, ...]]:
+def read_json_lines(path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names) -> Table:
     """The rows of `path` in the order in which they were written, as a table of `logs.schema`.
 
     An object inside a row gives one metric for each of its keys, named `outer/inner`.
@@ -33,36 +31,30 @@ def read_json_lines(
     Args:
         names: gives the canonical name of each key of the file.
 
-    Returns:
-        The table, and the quirks: a torn last line, broken lines, rows without a step, text in place of
-        numbers.
-
     Raises:
         NotALog: no key counts steps.
         InputError: no row with a step.
     """
+    return table_of(path, _blocks(path), names)
+
+
+def _blocks(path: Path) -> Iterator[Block]:
+    """The rows of the file; the last block has none and tells of lines that are neither rows nor broken."""
     too_long: list[int] = []
     torn: list[int] = []
-    table, quirks = table_of(path, _blocks(path, too_long, torn), names)
-    quirks += [line_quirk(kind, at) for kind, at in (("long_line", too_long), ("torn_tail", torn)) if at]
-    return table, tuple(quirks)
-
-
-def _blocks(path: Path, too_long: list[int], torn: list[int]) -> Iterator[Block]:
-    """The rows of the file; `too_long` and `torn` take the numbers of lines that are neither rows nor broken."""
     with open_bytes(path) as stream:
-        blocks = in_order(_parse, line_blocks(stream, too_long))
-        last = next(blocks, None)
-        for block in blocks:
-            if last is not None:
-                yield last
-            last = block
-    if last is not None:
-        at_end = max([*last.lines[-1:], *last.broken[-1:], *too_long[-1:]], default=0)
-        if last.broken[-1:] == [at_end]:
-            torn.append(at_end)
-            last = Block(last.columns, last.lines, last.text, last.broken[:-1])
-        yield last
+        yield from in_order(_parse, _without_torn_tail(line_blocks(stream, too_long), torn))
+    yield Block({}, (), odd={"long_line": too_long, "torn_tail": torn})
+
+
+def _without_torn_tail(blocks: Iterator[Lines], torn: list[int]) -> Iterator[Lines]:
+    """The blocks without a last line that has no end and is no whole object."""
+    for lines in blocks:
+        last = lines.data[-1:] != b"\n" and lines.data.strip()  # a line in which the file ends
+        if last and json_object(lines.data.decode("utf-8-sig", errors="replace")) is None:
+            torn.append(lines.first)
+        else:
+            yield lines
 
 
 def _parse(lines: Lines) -> Block:
@@ -132,10 +124,13 @@ def _whole_block(lines: bytearray, count: int) -> dict[str, pa.Array] | None:
         return None
     if table.num_rows != count or not table.num_columns:
         return None
-    columns: dict[str, pa.Array] = {}
-    for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True):
-        columns.update(flat_columns(name, column.chunk(0)))
-    return {name: _text_again(column) for name, column in columns.items()}
+    flat = [
+        (key, _text_again(cells))
+        for name, column in zip(table.column_names, table.combine_chunks().columns, strict=True)
+        for key, cells in flat_columns(name, column.chunk(0))
+    ]
+    columns = dict(flat)
+    return columns if len(columns) == len(flat) else None
 
 
 def _text_again(column: pa.Array) -> pa.Array:
@@ -147,33 +142,45 @@ def _line_by_line(first: int, lines: bytearray) -> Block:
     rows: list[dict[str, Any]] = []
     places: list[int] = []
     broken: list[int] = []
+    twice: list[int] = []
     for number, line in enumerate(lines.decode(errors="replace").split("\n"), start=first):
-        row = json_object(line)
+        keys: list[str] = []
+        row = json_object(line, keys)
         if row is not None:
-            rows.append(flat_row(row))
+            rows.append(flat_row(row, twice=keys))
             places.append(number)
+            twice += [number] * bool(keys)
         elif line.strip():
             broken.append(number)
-    return block_of(columns_of(rows), np.array(places, int), broken)
+    odd = {"broken_line": broken, "duplicate_key": twice}
+    return block_of(columns_of(rows), np.array(places, int), odd)
 
 
-def json_object(line: str) -> dict[str, Any] | None:
-    """The JSON object in `line`, or None if there is none."""
+def json_object(line: str, twice: list[str] | None = None) -> dict[str, Any] | None:
+    """The JSON object in `line`, or None if there is none; `twice` takes the keys that stand twice in one."""
+
+    def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
+        result = dict(items)
+        if twice is not None and len(result) < len(items):
+            twice.extend(key for key, count in Counter(key for key, _ in items).items() if count > 1)
+        return result
+
     try:
-        row = json.loads(line)
+        row = json.loads(line, object_pairs_hook=pairs)
     except (ValueError, RecursionError):  # an integer of thousands of digits is a plain ValueError
         return None
     return row if isinstance(row, dict) else None
 
 
-def flat_row(row: dict[str, Any], outer: str = "") -> dict[str, Any]:
-    """`row` with the keys of the objects in it as `outer/inner`."""
+def flat_row(row: dict[str, Any], outer: str = "", twice: list[str] | None = None) -> dict[str, Any]:
+    """`row` with the keys of the objects in it as `outer/inner`; `twice` takes those that are one then."""
     flat: dict[str, Any] = {}
     for key, value in row.items():
-        if isinstance(value, dict):
-            flat.update(flat_row(value, f"{outer}{key}/"))
-        else:
-            flat[f"{outer}{key}"] = value
+        name = f"{outer}{key}"
+        inner = flat_row(value, f"{name}/", twice) if isinstance(value, dict) else {name: value}
+        if twice is not None:
+            twice += inner.keys() & flat.keys()
+        flat.update(inner)
     return flat
 
 

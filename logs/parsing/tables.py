@@ -3,7 +3,7 @@ without a step set apart. All by whole columns, so that ten million rows cost wh
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -14,13 +14,15 @@ import pyarrow.compute as pc
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names, load_names
+from logs.parsing.cells import as_numbers, as_text, repeated_words
+from logs.parsing.numerals import PLAIN, QUIRKS, Numerals
+from logs.parsing.text_lines import COLOURS
 from logs.readers import NotALog
 from logs.schema import AXES, Quirk, Run, make_table, unit_of
 
 MOST_COLUMNS = 20_000
-NUMBER = r"(?i)^[+-]?((\d+\.?\d*|\.\d+)(e[+-]?\d+)?|nan|inf|infinity)$"
-COMMAS = {"decimal": ".", "thousands": ""}
-"""What a comma inside a number stands for -> what stands in its place where numbers are written plainly."""
+COUNTS = ("step", "tokens", "samples")
+CONTROL = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)], "\ufffd")
 
 
 @dataclass(frozen=True)
@@ -29,45 +31,45 @@ class Block:
 
     Attributes:
         columns: by the file's own names; doubles, 64-bit integers where a column may count steps, tokens or
-            samples and all its cells do, or text where it names segments.
+            samples and all its cells do, or text where it names segments or runs.
         lines: the line, or row, of the file in which each row stands, counted from 1.
         text: how many cells of a column are no numbers; they are null in `columns`.
-        broken: lines left out because they are no rows.
-        commas: how many cells hold a number with a comma.
+        odd: lines in which something was odd, by the kind of quirk, a key of `ACTIONS`.
+        marks: how many cells have a comma or point that was read so, by kind of quirk and column.
+        labels: the columns in which all cells are text and words repeat.
     """
 
     columns: Mapping[str, pa.Array]
     lines: Sequence[int] | np.ndarray
     text: Mapping[str, int] = field(default_factory=dict)
-    broken: Sequence[int] = ()
-    commas: int = 0
+    odd: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    marks: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    labels: Mapping[str, pa.DictionaryArray] = field(default_factory=dict)
 
 
 def block_of(
     cells: Mapping[str, pa.Array],
     lines: Sequence[int] | np.ndarray,
-    broken: Sequence[int] = (),
-    comma: str = "",
+    odd: Mapping[str, Sequence[int]] | None = None,
+    numerals: Mapping[str, Numerals] | None = None,
 ) -> Block:
-    """Cells of any type as a block; see `as_numbers` for `comma`. The columns that name segments stay text."""
+    """Cells of any type as a block. The columns that name segments or runs stay text."""
     columns: dict[str, pa.Array] = {}
     text: dict[str, int] = {}
-    commas = 0
+    marks: dict[tuple[str, str], int] = {}
+    labels: dict[str, pa.DictionaryArray] = {}
     for name, cell in cells.items():
-        if is_segment(name):
+        if is_name(name):
             columns[name] = as_text(cell)
             continue
-        numbers, count = as_numbers(cell, comma)
-        columns[name] = _whole(numbers) if _axis(name) in COUNTS else numbers
-        if count:
-            text[name] = count
-        if comma and _is_text(cell.type):
-            with_comma = pc.match_substring(as_text(cell), ",")
-            commas += pc.sum(pc.and_(with_comma, columns[name].is_valid())).as_py() or 0
-    return Block(columns, lines, text, broken, commas)
-
-
-COUNTS = ("step", "tokens", "samples")
+        numbers = as_numbers(cell, (numerals or {}).get(name, PLAIN))
+        columns[name] = _whole(numbers.cells) if _axis(name) in COUNTS else numbers.cells
+        if numbers.text:
+            text[name] = numbers.text
+            if numbers.text == len(cell) and (words := repeated_words(cell)) is not None:
+                labels[name] = words
+        marks |= {(kind, name): count for kind, count in numbers.marks.items()}
+    return Block(columns, lines, text, odd or {}, marks, labels)
 
 
 @lru_cache(maxsize=4096)
@@ -75,9 +77,9 @@ def _axis(name: str) -> str:
     return canonical_names([name])[name]
 
 
-def is_segment(name: str) -> bool:
-    """Whether a column of this name holds names of segments and not numbers."""
-    return _axis(name) == "segment"
+def is_name(column: str) -> bool:
+    """Whether a column of this name holds names of segments or runs and not numbers."""
+    return _axis(column) in ("segment", "run")
 
 
 def _whole(numbers: pa.Array) -> pa.Array:
@@ -88,64 +90,20 @@ def _whole(numbers: pa.Array) -> pa.Array:
         return numbers
 
 
-def as_numbers(cells: pa.Array, comma: str = "") -> tuple[pa.Array, int]:
-    """Cells as doubles, and how many of them are no number (null in the result). NaN stays NaN.
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file.
 
-    Args:
-        cells: of any type; a time counts as seconds since the epoch, an empty text as nothing.
-        comma: what a comma inside a number stands for, a key of `COMMAS`, or nothing that is known.
+    Attributes:
+        frame: a table of `logs.schema`, without the name of a run.
+        labels: for each column that holds names and no numbers, the name in each row.
+        own: the file's own name of each column of `frame`.
     """
-    kind = cells.type
-    if pa.types.is_dictionary(kind):
-        return as_numbers(cells.dictionary_decode(), comma)
-    if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
-        return cells.cast(pa.float64(), safe=False), 0
-    if pa.types.is_null(kind):
-        return pa.nulls(len(cells), pa.float64()), 0
-    if pa.types.is_timestamp(kind):
-        micros = cells.cast(pa.timestamp("us", kind.tz), safe=False).cast(pa.int64())
-        return pc.divide(micros.cast(pa.float64(), safe=False), 1e6), 0
-    if not _is_text(kind):
-        return pa.nulls(len(cells), pa.float64()), len(cells) - cells.null_count
-    words = pc.utf8_trim_whitespace(as_text(cells))
-    words = pc.if_else(pc.equal(words, ""), None, words)
-    plain = pc.replace_substring(words, ",", COMMAS[comma]) if comma else words
-    plain = pc.if_else(pc.match_substring_regex(plain, NUMBER), pc.utf8_ltrim(plain, "+"), None)
-    return _parsed(plain), plain.null_count - words.null_count
 
-
-def _is_text(kind: pa.DataType) -> bool:
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    return any(is_text(kind) for is_text in texts) or pa.types.is_string_view(kind)
-
-
-def _parsed(words: pa.Array) -> pa.Array:
-    try:
-        return words.cast(pa.float64())
-    except pa.ArrowInvalid:  # a number too large for a double, which Python reads as infinite
-        return pa.array([None if w is None else float(w) for w in words.to_pylist()], pa.float64())
-
-
-def as_text(cells: pa.Array) -> pa.Array:
-    """Cells as text; bytes that are not UTF-8 show as U+FFFD."""
-    try:
-        text = cells.cast(pa.string())
-        text.validate(full=True)
-        return text
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        whole = cells.cast(pa.binary()) if _is_text(cells.type) else cells
-        words = [c.decode(errors="replace") if isinstance(c, bytes) else c for c in whole.to_pylist()]
-        return pa.array([None if word is None else str(word) for word in words], pa.string())
-
-
-def flat_columns(name: str, column: pa.Array) -> dict[str, pa.Array]:
-    """A column, or those of the objects in it as `outer/inner`."""
-    if not pa.types.is_struct(column.type):
-        return {name: column}
-    flat: dict[str, pa.Array] = {}
-    for inner, cells in zip(column.type, column.flatten(), strict=True):
-        flat.update(flat_columns(f"{name}/{inner.name}", cells))
-    return flat
+    frame: pd.DataFrame
+    quirks: list[Quirk]
+    labels: Mapping[str, pa.DictionaryArray]
+    own: Mapping[str, str]
 
 
 def table_of(
@@ -153,66 +111,62 @@ def table_of(
     blocks: Iterable[Block],
     names: Callable[[Sequence[str]], dict[str, str]] = canonical_names,
     place: str = "line",
-    comma: str = "",
-) -> tuple[pd.DataFrame, list[Quirk]]:
-    """The rows of all blocks as a table of `logs.schema`, and what was odd in them.
+) -> Table:
+    """The rows of all blocks as one table, and what was odd in them.
 
     Args:
         path: for messages.
         blocks: in the order of the file.
         names: gives the canonical name of each of the file's columns.
         place: what `Block.lines` counts.
-        comma: what a comma inside a number was read as, a key of `COMMAS`.
 
     Raises:
         NotALog: no rows, or no column counts steps.
         InputError: no row has a whole number from 0 up as its step, or there are too many columns.
     """
     found = _gathered(path, blocks)
-    quirks = [_quirk("broken_line", found.broken, place)] if found.broken else []
+    quirks = [_quirk(kind, count, first, place) for kind, (count, first) in found.odd.items()]
     canonical = names(list(found.chunks))
     rows = sum(map(len, found.lines))
     if rows and "step" not in canonical.values():
-        known = ", ".join(load_names().axes["step"])
-        there = _some(list(found.chunks))
-        raise NotALog(f"{path}: no column counts steps; it has {there}; rename one to one of {known}")
+        raise NotALog(_no_step(path, list(found.chunks)))
     own = {canonical[name]: name for name in found.chunks}
     columns = {name: _joined(found.chunks.pop(of_file), name in COUNTS) for name, of_file in own.items()}
     without_step = _keep_whole_steps(columns, found.text, own) if rows else np.zeros(0, int)
     if not rows or not len(columns["step"]):
         raise InputError(f"{path}: no row has a whole number from 0 up as its step; nothing to read")
     if len(without_step):
-        numbers = np.concatenate([np.asarray(part, np.int64) for part in found.lines])
-        quirks.append(_quirk("no_step", numbers[without_step].tolist(), place))
-    if found.commas:
-        action = "the comma read as " + (
-            "a decimal point" if comma == "decimal" else "a separator of thousands"
-        )
-        quirks.append(Quirk(kind=f"{comma}_comma", count=found.commas, where="cells", action=action))
-    for name, count in (+found.text).items():
-        action = "no number; left in the file"
-        quirks.append(Quirk(kind="text_value", count=count, where=f"column {name}", action=action))
-    return _framed(columns), quirks
+        numbers = np.concatenate([np.asarray(part, np.int64) for part in found.lines])[without_step]
+        quirks.append(_quirk("no_step", len(numbers), numbers[:SHOWN].tolist(), place))
+    quirks += _cell_quirks(found)
+    labels = _labels(found.labels, columns.pop("run", None), rows, without_step)
+    return Table(_framed(columns), quirks, labels, own)
+
+
+def _no_step(path: Path, names: list[str]) -> str:
+    known = ", ".join(load_names().axes["step"])
+    return f"{path}: no column counts steps; it has {_some(names)}; rename one to one of {known}"
 
 
 @dataclass(frozen=True)
 class _Gathered:
-    """All blocks of a file: as `Block`, with the chunks of each column."""
+    """All blocks of a file: as `Block`, with the chunks of each column; of the odd lines their number and the
+    first few."""
 
-    chunks: dict[str, list[pa.Array]]
-    lines: list[Sequence[int] | np.ndarray]
-    text: Counter[str]
-    broken: list[int]
-    commas: int
+    chunks: dict[str, list[pa.Array]] = field(default_factory=dict)
+    lines: list[Sequence[int] | np.ndarray] = field(default_factory=list)
+    text: Counter[str] = field(default_factory=Counter)
+    odd: dict[str, tuple[int, list[int]]] = field(default_factory=dict)
+    marks: Counter[tuple[str, str]] = field(default_factory=Counter)
+    labels: dict[str, list[pa.DictionaryArray]] = field(default_factory=dict)
 
 
 def _gathered(path: Path, blocks: Iterable[Block]) -> _Gathered:
-    chunks: dict[str, list[pa.Array]] = {}
-    lines: list[Sequence[int] | np.ndarray] = []
-    text: Counter[str] = Counter()
-    broken: list[int] = []
-    rows = commas = 0
-    for block in blocks:
+    found = _Gathered()
+    chunks = found.chunks
+    rows = 0
+    for given in blocks:
+        block = _with_printable_names(path, given)
         for name, column in block.columns.items():
             if name not in chunks:
                 chunks[name] = [pa.nulls(rows, column.type)] if rows else []
@@ -224,11 +178,63 @@ def _gathered(path: Path, blocks: Iterable[Block]) -> _Gathered:
                 f"{path}: more than {MOST_COLUMNS:,} metrics; this is no table of a training run"
             )
         rows += len(block.lines)
-        lines.append(block.lines)
-        text.update(block.text)
-        broken += block.broken
-        commas += block.commas
-    return _Gathered(chunks, lines, text, broken, commas)
+        found.lines.append(block.lines)
+        found.text.update(block.text)
+        found.marks.update(block.marks)
+        for kind, lines in block.odd.items():
+            if len(lines):
+                count, first = found.odd.get(kind, (0, []))
+                found.odd[kind] = count + len(lines), [*first, *lines[: SHOWN - len(first)]]
+        for name, words in block.labels.items():
+            found.labels.setdefault(name, []).append(words)
+    return found
+
+
+@lru_cache(maxsize=MOST_COLUMNS)
+def printable(name: str) -> str:
+    """`name` without the escape codes of colours; other characters that act on a terminal show as U+FFFD."""
+    return COLOURS.sub("", name).translate(CONTROL)
+
+
+def _with_printable_names(path: Path, block: Block) -> Block:
+    """`block` with names that any file and terminal can hold.
+
+    Raises:
+        InputError: two of its columns are then one.
+    """
+    if all(printable(name) == name for name in block.columns):
+        return block
+    twice = [name for name, count in Counter(map(printable, block.columns)).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"{path}: the column {twice[0]!r} stands twice, once with other control characters; rename one"
+        )
+    return replace(
+        block,
+        columns={printable(name): column for name, column in block.columns.items()},
+        text={printable(name): count for name, count in block.text.items()},
+        marks={(kind, printable(name)): count for (kind, name), count in block.marks.items()},
+        labels={printable(name): words for name, words in block.labels.items()},
+    )
+
+
+def _labels(
+    found: Mapping[str, list[pa.DictionaryArray]],
+    runs: pa.ChunkedArray | None,
+    rows: int,
+    left_out: np.ndarray,
+) -> dict[str, pa.DictionaryArray]:
+    """The columns of names, of those rows that have a step; under `run` the one that is known to name runs."""
+    keep = np.ones(rows, bool)
+    keep[left_out] = False
+    whole = {name: chunks for name, chunks in found.items() if sum(map(len, chunks)) == rows}
+    labels = {
+        name: pa.chunked_array(chunks).unify_dictionaries().combine_chunks().filter(pa.array(keep))
+        for name, chunks in whole.items()
+    }
+    if runs is not None:  # its rows are chosen already
+        labels["run"] = pc.fill_null(runs, "").dictionary_encode().unify_dictionaries().combine_chunks()
+    return labels
 
 
 def _joined(chunks: list[pa.Array], counts: bool) -> pa.ChunkedArray:
@@ -239,27 +245,46 @@ def _joined(chunks: list[pa.Array], counts: bool) -> pa.ChunkedArray:
     return pa.chunked_array(chunks)
 
 
+SHOWN = 5
+"""How many lines a quirk lists."""
+
 ACTIONS = {
     "broken_line": "no row of this table; left out",
-    "torn_tail": "the last line was cut off while being written; left out",
-    "no_step": "no whole-number step from 0 up; left out",
+    "duplicate_key": "a key stands twice in one object: the last one counts, as in every reader of JSON",
     "long_line": "longer than any log's line; left out",
+    "no_step": "no whole-number step from 0 up; left out",
+    "repeated_header": "the header once more, as where files are joined; the rows below it go on",
+    "stray_quote": "a quotation mark that nothing closes; the line left out",
+    "torn_tail": "the last line was cut off while being written; left out",
 }
 
 
-def _quirk(kind: str, at: Sequence[int], place: str) -> Quirk:
-    return Quirk(kind=kind, count=len(at), where=numbered(place, at), action=ACTIONS[kind])
+def _quirk(kind: str, count: int, first: Sequence[int], place: str) -> Quirk:
+    return Quirk(kind=kind, count=count, where=_place(place, count, first), action=ACTIONS[kind])
 
 
-def line_quirk(kind: str, at: Sequence[int]) -> Quirk:
-    """A quirk of some lines, a key of `ACTIONS`, with the lines' numbers."""
-    return _quirk(kind, at, "line")
-
-
-def numbered(place: str, at: Sequence[int]) -> str:
+def numbered(place: str, at: Sequence[object]) -> str:
     """Where something stands: `line 3, 4`, or the first five of many and how many more."""
-    shown = ", ".join(str(number) for number in at[:5])
-    return f"{place} {shown}" if len(at) <= 5 else f"{place}s {shown} and {len(at) - 5} more"
+    return _place(place, len(at), at)
+
+
+def _place(place: str, count: int, at: Sequence[object]) -> str:
+    shown = ", ".join(str(number) for number in at[:SHOWN])
+    return f"{place} {shown}" if count <= SHOWN else f"{place}s {shown} and {count - SHOWN} more"
+
+
+def _cell_quirks(found: _Gathered) -> list[Quirk]:
+    """How numbers were written, and cells that are none."""
+    quirks: list[Quirk] = []
+    for kind, action in dict(QUIRKS.values()).items():
+        cells = {name: count for (of_kind, name), count in found.marks.items() if of_kind == kind}
+        if cells:
+            where = f"column{'s' * (len(cells) > 1)} {_some(list(cells))}"
+            quirks.append(Quirk(kind=kind, count=sum(cells.values()), where=where, action=action))
+    for name, count in (+found.text).items():
+        action = "no number; left in the file"
+        quirks.append(Quirk(kind="text_value", count=count, where=f"column {name}", action=action))
+    return quirks
 
 
 def _some(names: Sequence[str]) -> str:
@@ -295,8 +320,6 @@ def _framed(columns: dict[str, pa.ChunkedArray]) -> pd.DataFrame:
     frame: dict[str, pd.Series] = {"step": pd.Series(columns.pop("step").to_numpy(), copy=False)}
     for name in list(columns):
         column = columns.pop(name)  # one by one, so that no column stands here twice for long
-        if name == "run":
-            continue
         if name == "segment":
             frame[name] = pd.Series(pc.fill_null(column, "").to_pandas(), dtype="str")
         elif name in AXES or column.null_count < len(column):

@@ -25,11 +25,27 @@ from pathlib import Path
 from types import ModuleType
 
 from experiments.configuration import InputError
-from logs.parsing.opened import open_bytes
+from logs.parsing.opened import compression_of, open_bytes
 
 HEAD_BYTES = 65536
+LONGEST_FIRST_LINE = 2**22
+"""Bytes; a header of 20,000 long names has two million."""
+
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 WIDE_TEXT = (b"\xff\xfe", b"\xfe\xff", b"\0\0\xfe\xff")
+ARCHIVES = (
+    ("a zip archive", 0, b"PK\x03\x04", "unzip"),
+    ("a zip archive", 0, b"PK\x05\x06", "unzip"),
+    ("a tar archive", 257, b"ustar", "tar xf"),
+    ("a bzip2 archive", 4, b"1AY&SY", "bunzip2"),
+    ("a 7z archive", 0, b"7z\xbc\xaf\x27\x1c", "7z x"),
+    ("a rar archive", 0, b"Rar!\x1a\x07", "unrar x"),
+    ("a gzip archive", 0, b"\x1f\x8b", "gunzip"),
+    ("an xz archive", 0, b"\xfd7zXZ\0", "unxz"),
+    ("a zstd archive", 0, b"\x28\xb5\x2f\xfd", "unzstd"),
+)
+"""What a file may be packed with, once its own gz, xz or zst is undone: where its mark stands, the mark, and the
+program that unpacks it."""
 
 
 class NotALog(InputError):  # noqa: N818 (it is told to the user as any other mistake of input)
@@ -71,7 +87,7 @@ def take_sample(path: Path) -> Sample:
     Raises:
         InputError: no such file, it cannot be read, or is an archive whose beginning is damaged.
         NotALog: no regular file (reading a pipe would wait for ever), an empty one, a Git-LFS pointer,
-            text in a wide encoding, or a zip archive.
+            text in a wide encoding, or an archive that must be unpacked first.
     """
     try:
         if path.exists() and not path.is_file():
@@ -80,7 +96,12 @@ def take_sample(path: Path) -> Sample:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from None
     with open_bytes(path) as stream:
         head = stream.read(HEAD_BYTES)
-        sample = Sample(path, head, len(head) < HEAD_BYTES or not stream.read(1))
+        while head.count(b"\n") < 2 and b"\0" not in head and HEAD_BYTES <= len(head) < LONGEST_FIRST_LINE:
+            more = stream.read(len(head))
+            if not more:
+                break
+            head += more
+        sample = Sample(path, head, not stream.read(1))
     if not sample.head.strip():
         raise NotALog(f"{path}: is empty ({path.stat().st_size} bytes); fetch or write it again")
     if sample.head.startswith(LFS_POINTER):
@@ -89,8 +110,12 @@ def take_sample(path: Path) -> Sample:
         )
     if sample.head.startswith(WIDE_TEXT):
         raise NotALog(f"{path}: is UTF-16 or UTF-32 text; save it as UTF-8")
-    if sample.head.startswith(b"PK\x03\x04"):
-        raise NotALog(f"{path}: is a zip archive; unpack it and ingest the folder")
+    for kind, at, mark, program in ARCHIVES:
+        if sample.head.startswith(mark, at):
+            within = f" within {compression_of(path)}" if compression_of(path) else ""
+            raise NotALog(
+                f"{path}: is {kind}{within}; unpack it with `{program}` and ingest the file or folder"
+            )
     return sample
 
 
@@ -113,4 +138,8 @@ def find_reader(sample: Sample) -> ModuleType:
             return reader
     known = ", ".join(sorted(reader.NAME for reader in readers()))
     kind = "a binary file" if sample.binary else "text, but"
+    if not sample.binary and not sample.whole and not sample.lines:
+        kind = (
+            f"text whose first line has more than {LONGEST_FIRST_LINE:,} bytes, as no header or log line has,"
+        )
     raise NotALog(f"{sample.path}: {kind} in no format known here; known: {known}")

@@ -1,34 +1,25 @@
-"""Reader of any CSV or TSV table with a column that counts steps: one row per step, one column per metric.
-
-A file of any length is read in blocks of lines. In a block all cells are taken for numbers; only where that
-fails are its cells read as text and looked at one column at a time.
-"""
+"""Reader of any CSV or TSV table with a column that counts steps: one row per step, one column per metric."""
 
 import csv
-import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+import io
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.csv as pacsv
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names
-from logs.parsing.opened import Lines, in_order, line_blocks, open_bytes
-from logs.parsing.tables import Block, block_of, is_segment, line_quirk, run_of, table_of
+from logs.parsing.csv_rows import Layout, row_blocks
+from logs.parsing.numerals import COMMA, ONE_MARK, find_numerals
+from logs.parsing.quoted_lines import is_number, logical_rows
+from logs.parsing.several_runs import runs_of
+from logs.parsing.tables import COUNTS, Table, is_name, table_of
 from logs.readers import NotALog, Sample, take_sample
-from logs.schema import Quirk, Run
+from logs.schema import Run
 
 NAME = "csv"
-VERSION = "2"
+VERSION = "3"
 FALLBACK = True
 
 DELIMITERS = (",", "\t", ";")
-ONE_COMMA = re.compile(r"[+-]?\d+,\d+([eE][+-]?\d+)?")
-THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?")
 
 
 def matches(sample: Sample) -> bool:
@@ -61,62 +52,39 @@ def find_delimiter(sample: Sample) -> str | None:
             continue
         names = [cell.strip() for cell in rows[0]]
         same = sum(len(row) == len(names) for row in rows[1:])
-        named = not any(_is_number(name) for name in names)
-        numbers = any(_is_number(cell) for row in rows[1:2] for cell in row)
+        named = not any(_is_numeral(name) for name in names)
+        numbers = any(_is_numeral(cell) for row in rows[1:2] for cell in row)
         if len(names) > 1 and named and numbers and 2 * same >= len(rows[1:]):
             return delimiter
     return None
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return bool(ONE_COMMA.fullmatch(cell.strip()))
-    return True
-
-
-def find_comma(sample: Sample, delimiter: str) -> str:
-    """What a comma inside the numbers of the head stands for, a key of `tables.COMMAS`; nothing if no cell
-    settles it, as `1,234` does not, or if two cells contradict each other."""
-    rows = list(csv.reader(sample.lines[1:], delimiter=delimiter))
-    cells = [cell.strip() for row in rows for cell in row if "," in cell]
-    thousands = any(THOUSANDS.fullmatch(c) and (c.count(",") > 1 or "." in c) for c in cells)
-    decimal = any(ONE_COMMA.fullmatch(c) and not THOUSANDS.fullmatch(c) for c in cells)
-    if thousands == decimal:
-        return ""
-    return "thousands" if thousands else "decimal"
+def _is_numeral(cell: str) -> bool:
+    return is_number(cell) or (any(map(str.isdigit, cell)) and bool(ONE_MARK.fullmatch(cell.strip())))
 
 
 def read(path: Path) -> list[Run]:
-    """The table as one run, its name left to whoever ingests it.
+    """The table as one run, or as several where a column tells them apart; see `several_runs.runs_of`.
 
     Raises:
         NotALog: no rows, or no column counts steps.
         InputError: not a table that can be read, or no row has a step.
     """
-    table, quirks = read_table(path)
-    return [run_of(table, quirks)]
+    return runs_of(read_table(path))
 
 
-def read_table(
-    path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names
-) -> tuple[pd.DataFrame, list[Quirk]]:
-    """The rows of a CSV file and what was odd in them; see `tables.table_of` for `names` and what it raises."""
+def read_table(path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names) -> Table:
+    """The rows of a CSV file and what was odd in them; see `tables.table_of` for `names` and what it raises.
+
+    Raises:
+        InputError: a second table stands in the file, or what a column's numbers mean cannot be told.
+    """
     sample = take_sample(path)
     if _lone_header(sample) is not None:
         raise NotALog(f"{path}: no rows below the header")
     delimiter = find_delimiter(sample) or ","
-    comma = find_comma(sample, delimiter)
-    too_long: list[int] = []
-    torn: list[int] = []
-    columns = header(sample, delimiter)
-    blocks = _blocks(
-        path, columns, _text_columns(sample, columns, delimiter), delimiter, comma, too_long, torn
-    )
-    table, quirks = table_of(path, blocks, names, comma=comma)
-    quirks += [line_quirk(kind, at) for kind, at in (("long_line", too_long), ("torn_tail", torn)) if at]
-    return table, quirks
+    layout = _layout(sample, delimiter, header(sample, delimiter))
+    return table_of(path, row_blocks(path, layout), names)
 
 
 def header(sample: Sample, delimiter: str) -> list[str]:
@@ -134,97 +102,34 @@ def header(sample: Sample, delimiter: str) -> list[str]:
     return names
 
 
-def _text_columns(sample: Sample, names: list[str], delimiter: str) -> set[str]:
-    """The columns that name segments, or in which a cell of the head is no number."""
-    cells = zip(*csv.reader(sample.lines[1:20], delimiter=delimiter), strict=False)
+def _layout(sample: Sample, delimiter: str, names: list[str]) -> Layout:
+    """What the head of the file shows: where the steps stand, which columns hold text, how numbers are written.
+
+    Raises:
+        InputError: what the numbers of a column mean cannot be told.
+    """
+    canonical = canonical_names(names)
+    step = next((i for i, name in enumerate(names) if canonical[name] == "step"), 0)
+    rows = _head_rows(sample, delimiter, len(names), step)
+    counts = {name for name in names if canonical[name] in COUNTS}
+    numerals = find_numerals(sample.path, names, rows, counts, spreadsheet=delimiter != ",")
     text = {
         name
-        for name, column in zip(names, cells, strict=False)
-        if any(c and not _is_number(c) for c in column)
+        for i, name in enumerate(names)
+        if is_name(name) or any(cells[i] and not is_number(cells[i]) for _, cells in rows[:20])
     }
-    return text | {name for name in names if is_segment(name)}
+    text |= {name for name in names if numerals[name] == COMMA}
+    return Layout(delimiter, tuple(names), step, frozenset(text), numerals)
 
 
-def _blocks(
-    path: Path,
-    names: list[str],
-    text: set[str],
-    delimiter: str,
-    comma: str,
-    too_long: list[int],
-    torn: list[int],
-) -> Iterator[Block]:
-    """The rows of the file; `too_long` and `torn` take the numbers of lines that are neither rows nor broken."""
-
-    def parse(lines: Lines) -> Block:
-        broken: list[int] = []
-        data = lines.data
-        if not data.isascii():  # Arrow cannot tell of a broken row that is no UTF-8
-            data = bytearray(data.decode("utf-8", errors="replace").encode())
-        try:
-            cells = _cells(data, names, text, delimiter, broken)
-        except pa.ArrowInvalid:
-            broken.clear()
-            cells = _cells(data, names, set(names), delimiter, broken)
-        columns = dict(zip(names, cells.combine_chunks().columns, strict=True))
-        chunks = {name: column.chunk(0) for name, column in columns.items() if column.num_chunks}
-        places, left_out = _places(lines, cells.num_rows, broken)
-        return block_of(chunks, places, left_out, comma)
-
-    ended = True
-    last: Block | None = None
-
-    def rows(blocks: Iterator[Lines]) -> Iterator[Lines]:
-        nonlocal ended
-        for lines in blocks:
-            ended = lines.data[-1:] in b"\r\n"
-            yield _without_header(lines) if lines.first == 1 else lines
-
-    with open_bytes(path) as stream:
-        for block in in_order(parse, rows(line_blocks(stream, too_long))):
-            if last is not None:
-                yield last
-            last = block
-    if last is not None:
-        if last.broken and not ended and last.broken[-1] > max(last.lines, default=0):
-            torn.append(last.broken[-1])
-            last = replace(last, broken=last.broken[:-1])
-        yield last
-
-
-def _without_header(lines: Lines) -> Lines:
-    head = re.match(rb"(\xef\xbb\xbf)?\s*[^\r\n]*(\r\n|\n|\r)?", lines.data)
-    cut = head.end() if head else 0
-    above = len(lines.data[:cut].splitlines())
-    return Lines(lines.first + above, lines.count - above, lines.data[cut:])
-
-
-def _cells(lines: bytearray, names: list[str], text: set[str], delimiter: str, broken: list[int]) -> pa.Table:
-    """The rows in some lines, those of the columns in `text` as bytes, all others as numbers. `broken` takes
-    the rows, counted from 1, with another number of cells than the header; they are left out."""
-
-    def skip(row: pacsv.InvalidRow) -> str:
-        broken.append(row.number)
-        return "skip"
-
-    types = {name: pa.binary() if name in text else pa.float64() for name in names}
-    if not lines or lines.isspace():
-        return pa.table({name: pa.nulls(0, kind) for name, kind in types.items()})
-    return pacsv.read_csv(
-        pa.BufferReader(lines),
-        read_options=pacsv.ReadOptions(use_threads=False, column_names=names, block_size=len(lines) + 1),
-        parse_options=pacsv.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
-        convert_options=pacsv.ConvertOptions(null_values=[""], strings_can_be_null=True, column_types=types),
-    )
-
-
-def _places(lines: Lines, rows: int, broken: list[int]) -> tuple[Sequence[int] | np.ndarray, list[int]]:
-    """The numbers of the lines in which the rows stand, and of those that are `broken`; blank lines, which
-    are no rows, count as lines."""
-    if not broken and rows == lines.count:
-        return range(lines.first, lines.first + rows), []
-    filled = np.array([i for i, line in enumerate(lines.data.splitlines()) if line.strip()], int)
-    at = np.array(broken, int) - 1
-    is_row = np.ones(len(filled), bool)
-    is_row[at] = False
-    return filled[is_row][:rows] + lines.first, (filled[at] + lines.first).tolist()
+def _head_rows(sample: Sample, delimiter: str, width: int, step: int) -> list[tuple[int, list[str]]]:
+    """Line and cells of the whole rows below the header, as far as the sample goes."""
+    above = next(i for i, line in enumerate(sample.lines) if line.strip()) + 1
+    head = "\n".join(sample.lines[above:]).encode()
+    data, starts, _ = logical_rows(head, delimiter, width, step)
+    try:
+        rows = [row for row in csv.reader(io.StringIO(data.decode()), delimiter=delimiter) if row]
+    except csv.Error:  # a cell longer than any of a log, of which the blocks tell
+        return []
+    lines = (above + int(at) + 1 for at in starts)
+    return [(line, row) for line, row in zip(lines, rows, strict=False) if len(row) == width]

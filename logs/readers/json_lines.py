@@ -4,11 +4,12 @@ from pathlib import Path
 
 from logs.naming import canonical_names
 from logs.parsing.json_lines import json_object, read_json_lines
+from logs.parsing.several_runs import runs_of
 from logs.readers import Sample
-from logs.schema import AXES, Run, unit_of
+from logs.schema import Run
 
 NAME = "json-lines"
-VERSION = "2"
+VERSION = "3"
 FALLBACK = True
 
 
@@ -20,10 +21,9 @@ def matches(sample: Sample) -> bool:
 
 
 def read(path: Path) -> list[Run]:
-    """The rows as one run, its name left to whoever ingests it.
+    """The rows as one run, or as several where a key tells them apart; see `several_runs.runs_of`.
 
     Raises:
         InputError: no line holds an object with a step.
     """
-    table, quirks = read_json_lines(path, canonical_names)
-    return [Run("", table, {metric: unit_of(metric) for metric in table.columns[len(AXES) :]}, quirks=quirks)]
+    return runs_of(read_json_lines(path))

@@ -5,24 +5,23 @@
 {"step": {"0": 0, "1": 1}, "loss": {"0": 3.2, ...}}      as pandas writes it
 """
 
-import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.configuration import InputError
 from logs.naming import load_names
+from logs.parsing.json_document import load_document
 from logs.parsing.json_lines import columns_of, flat_row
-from logs.parsing.opened import open_bytes
-from logs.parsing.tables import block_of, run_of, table_of
+from logs.parsing.several_runs import runs_of
+from logs.parsing.tables import block_of, table_of
+from logs.parsing.text_lines import Notes
 from logs.readers import NotALog, Sample
 from logs.schema import Run
 
 NAME = "json"
-VERSION = "1"
+VERSION = "2"
 FALLBACK = True
-
-LARGEST = 2**28
 
 
 def matches(sample: Sample) -> bool:
@@ -34,34 +33,31 @@ def matches(sample: Sample) -> bool:
 
 
 def read(path: Path) -> list[Run]:
-    """The rows as one run, its name left to whoever ingests it.
+    """The rows as one run, or as several where a key tells them apart; see `several_runs.runs_of`.
 
     Raises:
         NotALog: JSON, but none of these tables.
         InputError: not a whole JSON document, too large, or no row has a step.
     """
-    rows = _rows(_document(path))
+    notes = Notes()
+    rows = _rows(load_document(path, notes))
     if rows is None:
         raise NotALog(f"{path}: JSON, but neither a list of rows nor columns of equal length")
-    block = block_of(columns_of(rows), range(1, len(rows) + 1))
-    return [run_of(*table_of(path, [block], place="row"))]
-
-
-def _document(path: Path) -> Any:
-    with open_bytes(path) as stream:
-        data = stream.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise InputError(f"{path}: a JSON document of more than {LARGEST:,} bytes; write it as JSON lines")
-    try:
-        return json.loads(data.decode("utf-8-sig", errors="replace"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not a whole JSON document: {error}") from None
+    twice: list[int] = []
+    flat: list[dict[str, Any]] = []
+    for number, row in enumerate(rows, start=1):
+        keys: list[str] = []
+        flat.append(flat_row(row, twice=keys))
+        twice += [number] * bool(keys)
+    block = block_of(columns_of(flat), range(1, len(rows) + 1), {"duplicate_key": twice})
+    table = table_of(path, [block], place="row")
+    return runs_of(replace(table, quirks=[*table.quirks, *notes.quirks()]))
 
 
 def _rows(document: Any) -> list[dict[str, Any]] | None:
     if isinstance(document, list):
         whole = bool(document) and all(isinstance(row, dict) for row in document)
-        return [flat_row(row) for row in document] if whole else None
+        return document if whole else None
     if not isinstance(document, dict):
         return None
     columns = {name: _cells(column) for name, column in document.items()}

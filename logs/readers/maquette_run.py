@@ -1,12 +1,14 @@
 """Reader of Maquette's own run folders: `metrics.jsonl` beside `facts.json`."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from experiments.configuration import InputError, parse
 from logs.parsing.json_lines import read_json_lines
+from logs.parsing.tables import run_of
 from logs.readers import Sample
-from logs.schema import AXES, Run, RunFacts, unit_of
+from logs.schema import Run, RunFacts
 
 NAME = "maquette-run"
 VERSION = "1"
@@ -25,9 +27,8 @@ def read(path: Path) -> list[Run]:
     Raises:
         InputError: no row with a step, or `facts.json` is not what training writes.
     """
-    table, quirks = read_json_lines(path)
-    metrics = list(table.columns[len(AXES) :])
-    return [Run("", table, {name: unit_of(name) for name in metrics}, read_facts(path.parent), quirks=quirks)]
+    table = read_json_lines(path)
+    return [replace(run_of(table.frame, table.quirks), facts=read_facts(path.parent))]
 
 
 def read_facts(folder: Path) -> RunFacts:

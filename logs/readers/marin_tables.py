@@ -6,13 +6,13 @@ term. The evaluations named `eval_dropless` are the headline ones; those named `
 capacity and are kept apart as `paloma_macro_with_drops`.
 """
 
-import csv
 from pathlib import Path
 
 import pandas as pd
 
 from experiments.configuration import InputError
 from logs.parsing.opened import open_bytes
+from logs.parsing.quoted_lines import cells_of
 from logs.readers import NotALog, Sample
 from logs.schema import AXES, Run, make_table, unit_of
 
@@ -75,7 +75,7 @@ def matches(sample: Sample) -> bool:
 
 def header(line: str) -> list[str]:
     """Names of the columns in the first line of a CSV file."""
-    return next(csv.reader([line]), [])
+    return cells_of(line, ",")
 
 
 def read(path: Path) -> list[Run]:

@@ -1,21 +1,23 @@
 """Reader of any Parquet table with a column that counts steps."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.configuration import InputError
 from logs.naming import canonical_names
+from logs.parsing.cells import flat_columns
 from logs.parsing.opened import open_seekable
-from logs.parsing.tables import Block, block_of, flat_columns, run_of, table_of
+from logs.parsing.several_runs import runs_of
+from logs.parsing.tables import Block, Table, block_of, table_of
 from logs.readers import Sample
-from logs.schema import Quirk, Run
+from logs.schema import Run
 
 NAME = "parquet"
-VERSION = "1"
+VERSION = "2"
 FALLBACK = True
 
 MAGIC = b"PAR1"
@@ -30,18 +32,16 @@ def matches(sample: Sample) -> bool:
 
 
 def read(path: Path) -> list[Run]:
-    """The table as one run, its name left to whoever ingests it.
+    """The table as one run, or as several where a column tells them apart; see `several_runs.runs_of`.
 
     Raises:
         NotALog: no column counts steps.
-        InputError: damaged, too large, or no row has a step.
+        InputError: damaged, too large, a column stands twice, or no row has a step.
     """
-    return [run_of(*read_table(path))]
+    return runs_of(read_table(path))
 
 
-def read_table(
-    path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names
-) -> tuple[pd.DataFrame, list[Quirk]]:
+def read_table(path: Path, names: Callable[[Sequence[str]], dict[str, str]] = canonical_names) -> Table:
     """The rows of a Parquet file and what was odd in them; see `tables.table_of` for `names`."""
     return table_of(path, _blocks(path), names, place="row")
 
@@ -66,12 +66,14 @@ def _blocks(path: Path) -> Iterator[Block]:
                     f"{path}: {rows:,} rows of {columns:,} columns are more than fit; split the file"
                 )
             for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-                cells = {
-                    name: cell
+                flat = [
+                    named
                     for column, cells in zip(batch.schema.names, batch.columns, strict=True)
-                    for name, cell in flat_columns(column, cells).items()
-                }
-                yield block_of(cells, range(first, first + len(batch)))
+                    for named in flat_columns(column, cells)
+                ]
+                if twice := [name for name, count in Counter(name for name, _ in flat).items() if count > 1]:
+                    raise InputError(f"{path}: the column {twice[0]!r} stands twice; rename one")
+                yield block_of(dict(flat), range(first, first + len(batch)))
                 first += len(batch)
     except (pa.ArrowException, OSError) as error:
         what = str(error).splitlines()[0]

@@ -83,8 +83,8 @@ def read(path: Path) -> list[Run]:
         raise InputError(f"{path}: an event file without a single scalar")
     scalars = _in_order(parts)
     quirks += _repeated(scalars)
-    table, odd = table_of(path, [block_of(*_rows(path, scalars, list(tags)))], place="record")
-    return [run_of(table, [*quirks, *odd])]
+    table = table_of(path, [block_of(*_rows(path, scalars, list(tags)))], place="record")
+    return [run_of(table.frame, [*quirks, *table.quirks])]
 
 
 def _repeated(scalars: Scalars) -> list[Quirk]:

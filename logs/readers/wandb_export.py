@@ -1,6 +1,5 @@
 """Reader of tables that W&B exports from a chart: `<run> - <metric>` columns, each with `__MIN` and `__MAX`."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logs.naming import canonical_names
+from logs.parsing.quoted_lines import cells_of
 from logs.parsing.tables import run_of
 from logs.readers import NotALog, Sample
 from logs.readers.csv_table import read_table
@@ -27,7 +27,7 @@ SEPARATOR = " - "
 
 def matches(sample: Sample) -> bool:
     """A CSV header in which a column stands beside its `__MIN` and its `__MAX`."""
-    return bool(sample.lines) and bool(_charted(next(csv.reader(sample.lines[:1]), [])))
+    return bool(sample.lines) and bool(_charted(cells_of(sample.lines[0], ",")))
 
 
 def _charted(columns: Sequence[str]) -> list[str]:
@@ -56,12 +56,13 @@ def read(path: Path) -> list[Run]:
             )
         return {name: name for name in columns} | {axis: "step"}
 
-    table, quirks = read_table(path, axis_as_step)
+    read = read_table(path, axis_as_step)
+    table = read.frame
     by_run: dict[str, dict[str, str]] = {}
     for column in _charted([str(name) for name in table.columns]):
         name, metric = column.rsplit(SEPARATOR, 1)
         by_run.setdefault(name, {})[metric] = column
-    return [_run(name, metrics, table, axis, quirks) for name, metrics in by_run.items()]
+    return [_run(name, metrics, table, axis, read.quirks) for name, metrics in by_run.items()]
 
 
 def _run(name: str, metrics: dict[str, str], table: pd.DataFrame, axis: str, quirks: Sequence[Quirk]) -> Run:

@@ -33,7 +33,8 @@ def read(path: Path) -> list[Run]:
     Raises:
         InputError: damaged, too large, or no row has a step.
     """
-    return [with_own_steps(run_of(*parquet_table.read_table(path, counter_as_step)))]
+    table = parquet_table.read_table(path, counter_as_step)
+    return [with_own_steps(run_of(table.frame, table.quirks))]
 
 
 def counter_as_step(columns: Sequence[str]) -> dict[str, str]:

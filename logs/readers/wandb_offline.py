@@ -43,9 +43,8 @@ def read(path: Path) -> list[Run]:
         InputError: no row with a step.
     """
     found = _Found()
-    table, quirks = table_of(path, _blocks(path, found), counter_as_step, place="record")
-    quirks += found.quirks()
-    run = run_of(table, quirks)
+    table = table_of(path, _blocks(path, found), counter_as_step, place="record")
+    run = run_of(table.frame, [*table.quirks, *found.quirks()])
     return [with_own_steps(replace(run, facts=RunFacts(title=found.title)))]
 
 
