@@ -6,6 +6,7 @@ tensorflow/core/lib/io/record_writer.h.
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +19,7 @@ HEADER, FOOTER = 12, 4
 
 LARGEST_RECORD = 2**28
 READ_BYTES = 2**24
+SEARCH_BYTES = 2**18
 CASTAGNOLI = 0x82F63B78  # polynomial of CRC-32C, bits reversed (RFC 3720, appendix B.4)
 
 
@@ -32,40 +34,113 @@ _TABLE = _crc_table()
 _WORDS = tuple(int(word) for word in _TABLE)
 
 
-def record_blocks(path: Path) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, bool]]:
-    """Blocks of whole records: the bytes, where in them each record starts, how long its data is, and whether
-    the file breaks off after them."""
-    rest = b""
+@dataclass(frozen=True)
+class Records:
+    """Whole records of a file: the bytes, where in them each starts, and how long its data is. The checksums of
+    the lengths are right, those of the data are not looked at."""
+
+    data: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+
+
+@dataclass
+class Damage:
+    """Bytes of a file in which no record stands.
+
+    Attributes:
+        places: first byte of each stretch and the one behind it, counted from 0.
+        torn: the byte at which a last record begins that the file does not hold whole, or None.
+    """
+
+    places: list[tuple[int, int]] = field(default_factory=list)
+    torn: int | None = None
+
+
+def record_blocks(path: Path, damage: Damage) -> Iterator[Records]:
+    """Blocks of whole records. `damage` takes the bytes that are passed over up to the next record."""
+    lost: int | None = None  # where the bytes begin that are being passed over
+    block, first = b"", 0  # and the place of its first byte in the file
     with open_bytes(path) as stream:
-        while True:
-            data = stream.read(max(READ_BYTES, _needed(rest)))
-            block = rest + data
-            starts, lengths, end = _framed(block)
-            array = np.frombuffer(block, np.uint8)
-            heads = gather(array, starts, HEADER)
-            sound = checksums_fit(heads[:, :8], heads[:, 8:])
-            if not sound.all():
-                whole = int(np.argmin(sound))
-                yield array, starts[:whole], lengths[:whole], True
-                return
-            rest = block[end:]
-            lost = _needed(rest) > LARGEST_RECORD
-            at_end = not data
-            if len(starts) or at_end or lost:
-                yield array, starts, lengths, lost or (at_end and bool(rest))
-            if at_end or lost:
-                return
+        while data := stream.read(max(READ_BYTES, _needed(block))):
+            block += data
+            at = 0
+            while True:
+                if lost is not None:
+                    at, found = _next_record(block, at)
+                    if not found:
+                        break
+                    damage.places.append((lost, first + at))
+                    lost = None
+                records, end, sound = _whole_records(block, at)
+                if len(records.starts):
+                    yield records
+                at = end
+                if sound:
+                    break
+                lost = first + at
+                at += 1
+            block, first = block[at:], first + at
+    if lost is not None:
+        damage.places.append((lost, first + len(block)))
+    elif block:
+        damage.torn = first
+
+
+def _whole_records(block: bytes, at: int) -> tuple[Records, int, bool]:
+    """The records from byte `at` on, where they end, and whether another may follow there: not if the checksum
+    of its length is wrong. A last record goes with it if its own data do not fit their checksum, for then its
+    end may lie in records that follow a cut."""
+    starts, lengths, end = _framed(block, at)
+    array = np.frombuffer(block, np.uint8)
+    heads = np.concatenate([starts, [end]]) if end + HEADER <= len(block) else starts
+    found = gather(array, heads, HEADER)
+    fits = checksums_fit(found[:, :8], found[:, 8:]) & (_lengths(found) <= LARGEST_RECORD)
+    if fits.all():
+        return Records(array, starts, lengths), end, True
+    whole = int(np.argmin(fits))
+    end = int(heads[whole])
+    if whole and not _data_fit(block, int(starts[whole - 1]), int(lengths[whole - 1])):
+        whole -= 1
+        end = int(starts[whole])
+    return Records(array, starts[:whole], lengths[:whole]), end, False
+
+
+def _lengths(heads: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(heads[:, :8]).view("<u8")[:, 0]
+
+
+def _data_fit(block: bytes, start: int, length: int) -> bool:
+    behind = start + HEADER + length
+    (stored,) = struct.unpack_from("<I", block, behind)
+    return masked_checksum(block[start + HEADER : behind]) == stored
+
+
+def _next_record(block: bytes, at: int) -> tuple[int, bool]:
+    """Where from byte `at` on a length stands with its checksum, or from where on none was looked for."""
+    array = np.frombuffer(block, np.uint8)
+    while at + HEADER <= len(block):
+        heads = np.lib.stride_tricks.sliding_window_view(array[at : at + SEARCH_BYTES + HEADER - 1], HEADER)
+        fits = np.flatnonzero(checksums_fit(heads[:, :8], heads[:, 8:]))
+        for place in (at + fits).tolist():
+            if struct.unpack_from("<Q", block, place)[0] <= LARGEST_RECORD:
+                return int(place), True
+        at += len(heads)
+    return at, False
 
 
 def _needed(rest: bytes) -> int:
-    return HEADER + FOOTER + struct.unpack_from("<Q", rest)[0] if len(rest) >= HEADER else 0
+    """How many bytes the record takes that `rest` begins with, if it holds a length that can be believed."""
+    if len(rest) < HEADER or masked_checksum(rest[:8]) != struct.unpack_from("<I", rest, 8)[0]:
+        return 0
+    return HEADER + FOOTER + min(struct.unpack_from("<Q", rest)[0], LARGEST_RECORD)
 
 
-def _framed(block: bytes) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where the whole records in `block` start, the lengths of their data, and where the last one ends."""
+def _framed(block: bytes, at: int) -> tuple[np.ndarray, np.ndarray, int]:
+    """Where the whole records from byte `at` on start, the lengths of their data, and where the last one ends."""
     starts: list[int] = []
     lengths: list[int] = []
-    at, end = 0, len(block)
+    end = len(block)
     unpack = struct.Struct("<Q").unpack_from
     while at + HEADER <= end:
         (length,) = unpack(block, at)

@@ -14,12 +14,12 @@ import pyarrow as pa
 from experiments.configuration import InputError
 from logs.naming import canonical_names
 from logs.parsing.tables import block_of, numbered, run_of, table_of
-from logs.parsing.tfrecords import FOOTER, HEADER, checksums_fit, gather, record_blocks
+from logs.parsing.tfrecords import FOOTER, HEADER, Damage, checksums_fit, gather, record_blocks
 from logs.readers import Sample
 from logs.schema import AXES, Quirk, Run
 
 NAME = "tensorboard"
-VERSION = "1"
+VERSION = "2"
 FOLDER = True
 PARTS = True
 
@@ -29,9 +29,11 @@ FLOAT, DOUBLE = 1, 2  # tensorflow/core/framework/types.proto
 
 
 def matches(sample: Sample) -> bool:
-    """A first record with the right checksum of its length."""
+    """A first record with the right checksum of its length, or the version that it states."""
     if len(sample.head) < HEADER:
         return False
+    if b"brain.Event:" in sample.head[: HEADER + 64]:
+        return True
     head = np.frombuffer(sample.head[:HEADER], np.uint8)[None]
     return bool(checksums_fit(head[:, :8], head[:, 8:])[0])
 
@@ -58,24 +60,22 @@ def read(path: Path) -> list[Run]:
     damaged: list[int] = []
     others = 0
     number = 1
-    torn = False
-    for data, starts, lengths, torn in record_blocks(path):  # noqa: B007 (the last one is asked for below)
-        fits = np.zeros(len(starts), bool)
-        for rows in _of_equal(lengths):
-            records = gather(data, starts[rows], HEADER + int(lengths[rows[0]]) + FOOTER)
+    damage = Damage()
+    for block in record_blocks(path, damage):
+        fits = np.zeros(len(block.starts), bool)
+        for rows in _of_equal(block.lengths):
+            records = gather(block.data, block.starts[rows], HEADER + int(block.lengths[rows[0]]) + FOOTER)
             sound = checksums_fit(records[:, HEADER:-FOOTER], records[:, -FOOTER:])
             fits[rows] = sound
             found, left = _scalars(records[sound, HEADER:-FOOTER], rows[sound] + number, tags)
             parts += found
             others += left
         damaged += (np.flatnonzero(~fits) + number).tolist()
-        number += len(starts)
+        number += len(block.starts)
     quirks = []
     if damaged:
         quirks.append(_quirk("bad_checksum", len(damaged), numbered("record", damaged), "left out"))
-    if torn:
-        action = "the file ends inside this record, or its length is damaged; the rest is left out"
-        quirks.append(_quirk("torn_tail", 1, f"record {number}", action))
+    quirks += _damage_quirks(damage, number)
     if others:
         action = "histograms, images, text; left in the file"
         quirks.append(_quirk("not_scalar", others, "values", action))
@@ -85,6 +85,19 @@ def read(path: Path) -> list[Run]:
     quirks += _repeated(scalars)
     table = table_of(path, [block_of(*_rows(path, scalars, list(tags)))], place="record")
     return [run_of(table.frame, [*quirks, *table.quirks])]
+
+
+def _damage_quirks(damage: Damage, number: int) -> list[Quirk]:
+    """What the file holds beside whole records; `number` is that of the record after the last one."""
+    quirks = []
+    if damage.places:
+        where = numbered("byte", [f"{start}-{end - 1}" for start, end in damage.places])
+        action = "no records in these bytes; passed over to the next record, or to the end if none follows"
+        quirks.append(_quirk("damaged", len(damage.places), where, action))
+    if damage.torn is not None:
+        where = f"record {number}, byte {damage.torn}"
+        quirks.append(_quirk("torn_tail", 1, where, "the file ends inside this record; left out"))
+    return quirks
 
 
 def _repeated(scalars: Scalars) -> list[Quirk]:

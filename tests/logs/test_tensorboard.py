@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from experiments.configuration import InputError
 from logs.ingest import read_logs
+from logs.parsing import tfrecords
 from logs.parsing.tfrecords import checksums_fit
 from logs.readers import take_sample
 from logs.readers import tensorboard as reader
@@ -185,7 +186,7 @@ def test_a_torn_tail_is_a_quirk(tmp_path: Path, cut: int) -> None:
     (run,) = read_logs(folder).runs
     assert len(run.table) == 19
     (quirk,) = run.quirks
-    assert (quirk.kind, quirk.where) == ("torn_tail", "record 21")
+    assert (quirk.kind, quirk.where) == ("torn_tail", "record 21, byte 836")
 
 
 def test_a_damaged_record_is_left_out_and_named(tmp_path: Path) -> None:
@@ -194,6 +195,43 @@ def test_a_damaged_record_is_left_out_and_named(tmp_path: Path) -> None:
     (run,) = read_logs(write(tmp_path / "run", *WHOLE[:7], bytes(damaged), *WHOLE[8:])).runs
     assert 7 not in run.table["step"].tolist()
     assert {q.kind: q.where for q in run.quirks}["bad_checksum"] == "record 9"
+
+
+@pytest.mark.parametrize("junk", [b"\xff" * 4, b"junk" * 300, struct.pack("<Q", 2**40) + b"1234"])
+@pytest.mark.parametrize("read_bytes", [64, 2**24])
+def test_reading_goes_on_after_damage_at_the_next_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, junk: bytes, read_bytes: int
+) -> None:
+    monkeypatch.setattr(tfrecords, "READ_BYTES", read_bytes)
+    monkeypatch.setattr(tfrecords, "SEARCH_BYTES", 100)
+    records = [VERSION, *WHOLE]
+    start = len(b"".join(records[:8]))
+    (run,) = read_logs(write(tmp_path / "overwritten", *WHOLE[:7], junk + WHOLE[7][4:], *WHOLE[8:])).runs
+    assert run.table["step"].tolist() == [step for step in range(20) if step != 7]
+    end = start + len(junk) + len(WHOLE[7]) - 4
+    assert {q.kind: q.where for q in run.quirks if q.kind != "gap"} == {"damaged": f"byte {start}-{end - 1}"}
+    (run,) = read_logs(write(tmp_path / "at-the-end", *WHOLE, junk)).runs
+    start = len(b"".join(records))
+    if len(junk) >= 12:
+        assert {q.kind: q.where for q in run.quirks} == {"damaged": f"byte {start}-{start + len(junk) - 1}"}
+    assert len(run.table) == 20
+
+
+def test_records_that_follow_one_cut_off_are_read(tmp_path: Path) -> None:
+    """As where a writer died and the next one went on in its file."""
+    (run,) = read_logs(write(tmp_path / "run", *WHOLE[:7], WHOLE[7][:20], *WHOLE[8:])).runs
+    assert run.table["step"].tolist() == [step for step in range(20) if step != 7]
+    start = len(VERSION + b"".join(WHOLE[:7]))
+    assert [q.where for q in run.quirks if q.kind == "damaged"] == [f"byte {start}-{start + 19}"]
+
+
+def test_a_damaged_first_record_does_not_hide_the_rest(tmp_path: Path) -> None:
+    folder = write(tmp_path / "run", *WHOLE)
+    path = folder / "events.out.tfevents.1.host"
+    path.write_bytes(b"\xff" * 12 + path.read_bytes()[12:])
+    (run,) = read_logs(folder).runs
+    assert len(run.table) == 20
+    assert [(q.kind, q.where) for q in run.quirks] == [("damaged", f"byte 0-{len(VERSION) - 1}")]
 
 
 def test_a_file_without_scalars_is_one_error(tmp_path: Path) -> None:
