@@ -4,10 +4,11 @@ import typer
 
 from analysis.commands.ablate import ablate
 from analysis.commands.compare import compare
+from analysis.commands.diagnose import diagnose
 from analysis.commands.fit import fit
 from analysis.commands.mix import mix
 from analysis.commands.report import report
 
 app = typer.Typer()
-for command in (compare, fit, ablate, mix, report):
+for command in (diagnose, compare, fit, ablate, mix, report):
     app.command()(command)

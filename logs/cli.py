@@ -96,23 +96,33 @@ def ingested(
     }
 
 
-def shown(name_or_path: str, root: Path = ROOT) -> dict[str, Any]:
-    """The summaries of a stored run, of the stored runs `NAME/...`, or of the logs under a path.
+def runs_at(name_or_path: str, root: Path = ROOT) -> list[Any]:
+    """A stored run, the stored runs `NAME/...`, or the runs in the logs under a path.
 
     Raises:
         InputError: neither a stored run nor a path.
     """
     from logs.ingest import read_logs
     from logs.store import list_runs, read_run
-    from logs.summary import summarise
 
     stored = list_runs(root)
     names = [name for name in stored if name == name_or_path or name.startswith(f"{name_or_path}/")]
     if names:
-        return {"runs": [summarise(read_run(name, root)) for name in names]}
+        return [read_run(name, root) for name in names]
     if (Path(name_or_path) / "run.json").is_file() or not Path(name_or_path).exists():
-        return {"runs": [summarise(_stored(name_or_path, root))]}
-    return {"runs": [summarise(run) for run in read_logs(name_or_path).runs]}
+        return [_stored(name_or_path, root)]
+    return list(read_logs(name_or_path).runs)
+
+
+def shown(name_or_path: str, root: Path = ROOT) -> dict[str, Any]:
+    """The summaries of what `runs_at` finds.
+
+    Raises:
+        InputError: neither a stored run nor a path.
+    """
+    from logs.summary import summarise
+
+    return {"runs": [summarise(run) for run in runs_at(name_or_path, root)]}
 
 
 def _stored(name: str, root: Path) -> Any:
