@@ -161,7 +161,9 @@ def _of_the_loss(log: _Log, loss: Curve) -> list[Finding]:
         return [_constant(loss)]
     broken = divergence(loss) or uniform_guess(log.run, loss)
     found = spike_findings(loss) + (lr_steps(lr) if lr is not None else [])
-    found += merged(level_steps(loss, find_spikes(loss), lr), fork_steps(log.run, loss.metric), loss.stride)
+    handovers = [segment.first_step for segment in log.run.segments[1:]]
+    levels = level_steps(loss, find_spikes(loss), lr, handovers)
+    found += merged(levels, fork_steps(log.run, loss.metric), loss.stride)
     if broken is not None:
         before = [f for f in found if f.onset_step is None or f.onset_step < (broken.onset_step or 0)]
         return [broken, *before]
@@ -243,7 +245,7 @@ def _document(log: _Log, found: list[Finding]) -> dict[str, Any]:
     verdict = "diverged" if any(f.kind in DIVERGED for f in found) else "healthy"
     if verdict == "healthy" and worst(found) in ("warning", "severe"):
         verdict = "warning"
-    reference = against_reference(loss, log.grad_norm) if loss is not None else None
+    reference = against_reference(loss, log.grad_norm, log.run.name) if loss is not None else None
     return {
         "run": log.run.name,
         "verdict": verdict,

@@ -1,5 +1,7 @@
 """Steps of the loss's level without a spike: another data mixture, another loss, other code."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -15,8 +17,9 @@ SIDES = (13, 65)
 """Points on either side of a step: at least so many that their median scatters by a third of one point's, at most
 so many that a dense log still shows where the step is."""
 
-STANDS_OUT = 6.0
-"""Standard deviations, of white noise and of how the level wanders in the neighbourhood, each."""
+STANDS_OUT, AT_HANDOVER = 6.0, 4.0
+"""Standard deviations, of white noise and of how the level wanders in the neighbourhood, each; where a segment
+begins there is a single place to look at, and less is needed to believe it."""
 
 MATERIAL = 0.005
 """Share of the level that a step must have."""
@@ -30,9 +33,12 @@ NEIGHBOURHOOD = 8
 FEWEST_PAIRS = 3
 
 
-def level_steps(curve: Curve, spikes: list[Spike], lr: Curve | None) -> list[Finding]:
+def level_steps(
+    curve: Curve, spikes: list[Spike], lr: Curve | None, handovers: Sequence[int] = ()
+) -> list[Finding]:
     """Where the median of the points after lies apart from that of the points before, at one place, against both
-    the scatter of the points and the usual wander of the level; holes in the log hide what happened in them."""
+    the scatter of the points and the usual wander of the level; holes in the log hide what happened in them.
+    `handovers`: the first steps of the segments."""
     side = int(np.clip(len(curve) // 32, *SIDES)) | 1  # odd, so that a median is one of the points
     if len(curve) < 8 * side:
         return []
@@ -48,7 +54,9 @@ def level_steps(curve: Curve, spikes: list[Spike], lr: Curve | None) -> list[Fin
     with np.errstate(invalid="ignore", divide="ignore"):
         z = np.abs(change - centre) / np.maximum(wander, white)
         near = _change(value, max(3, side // 4) | 1)
-        found = (z >= STANDS_OUT) & (np.abs(change) >= MATERIAL * np.abs(curve.trend))
+        needed = np.full(len(value), STANDS_OUT)
+        needed[np.searchsorted(curve.step, [s for s in handovers if s <= curve.step[-1]])] = AT_HANDOVER
+        found = (z >= needed) & (np.abs(change) >= MATERIAL * np.abs(curve.trend))
         found &= (near * np.sign(change) >= ABRUPT * np.abs(change)) & ~_after_a_hole(curve.x, side)
     return [_finding(curve, i, float(change[i]), float(z[i]), side, lr) for i in _peaks(found, z, side)]
 

@@ -64,23 +64,23 @@ def measured(loss: Curve, grad_norm: Curve | None) -> dict[str, float | None]:
     return values
 
 
-def against_reference(loss: Curve, grad_norm: Curve | None) -> dict[str, Any]:
-    """The band of the public runs beside this run's values.
+def against_reference(loss: Curve, grad_norm: Curve | None, name: str) -> dict[str, Any]:
+    """The band of the public runs beside the values of the run `name`, which if public is left out of the band.
 
     Returns:
         `{runs, measures: [{name, means, value, low, high, inside, lowest_run, highest_run}]}`; only what both this
         run and a public one give.
     """
-    runs, measures = reference_runs(), []
-    for name, value in measured(loss, grad_norm).items():
-        known = {run: v for run, entry in runs.items() if (v := getattr(entry, name)) is not None}
+    runs, measures = {key: run for key, run in reference_runs().items() if key != name}, []
+    for measure, value in measured(loss, grad_norm).items():
+        known = {run: v for run, entry in runs.items() if (v := getattr(entry, measure)) is not None}
         if value is None or not known:
             continue
         lowest, highest = min(known, key=lambda r: known[r]), max(known, key=lambda r: known[r])
         measures.append(
             {
-                "name": name,
-                "means": MEASURES[name],
+                "name": measure,
+                "means": MEASURES[measure],
                 "value": float(f"{value:.4g}"),
                 "low": known[lowest],
                 "high": known[highest],
@@ -89,4 +89,4 @@ def against_reference(loss: Curve, grad_norm: Curve | None) -> dict[str, Any]:
                 "highest_run": highest,
             }
         )
-    return {"runs": {name: run.source for name, run in runs.items()}, "measures": measures}
+    return {"runs": {key: run.source for key, run in runs.items()}, "measures": measures}

@@ -82,13 +82,13 @@ def _drop_change(drops: Curve, i: int, change: float, run: Run) -> Finding:
 
 
 def _parent_and_child(run: Run, child: Segment) -> tuple[float, float] | None:
-    """Median drop fractions of parent and child over the steps after the fork that the parent still logged."""
+    """Mean drop fractions of parent and child over the steps after the fork that the parent still logged."""
     rows = run.table[is_logged(run.table[DROPS]) & (run.table["step"] >= child.first_step)]
     parent = rows[rows["segment"] == child.parent]
     if not len(parent):
         return None
     own = rows[(rows["segment"] == child.id) & (rows["step"] <= parent["step"].max())]
-    return (float(parent[DROPS].median()), float(own[DROPS].median())) if len(own) else None
+    return (float(parent[DROPS].mean()), float(own[DROPS].mean())) if len(own) else None
 
 
 def _collapse(curve: Curve, used: np.ndarray, falls: bool) -> list[Finding]:

@@ -12,7 +12,7 @@ from analysis.diagnosis.trend import Curve
 SAME_ORDER = 0.71
 """Correlation of two runs' residuals, step by step, from which they must have read the same batches: more than half
 of their variance is common, for what makes a batch hard makes it hard for both. The public runs of one order have
-.99; one that cuts the same documents into other batches .57; runs on different batches none."""
+.99 (build-nanogpt), a run of the same study whose batches are not the same .57."""
 
 FEWEST = 200
 """Common steps below which a correlation is not sure: its standard error is .07 there."""
