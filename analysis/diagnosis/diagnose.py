@@ -1,5 +1,6 @@
 """All findings about a run and the verdict; the one entry to this package."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -66,7 +67,11 @@ def diagnose_all(runs: Sequence[Run]) -> dict[str, Any]:
     Raises:
         InputError: a run has no rows.
     """
-    read = [_read(run) for run in runs]
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # of what a broken run logs
+        return _diagnosed([_read(run) for run in runs])
+
+
+def _diagnosed(read: list["_Log"]) -> dict[str, Any]:
     findings = [_findings(log) for log in read]
     known = [
         Diagnosed(log.run.name, log.loss, tuple(found))
@@ -78,7 +83,16 @@ def diagnose_all(runs: Sequence[Run]) -> dict[str, Any]:
         _document(log, _with_shared(log.run.name, found, shared))
         for log, found in zip(read, findings, strict=True)
     ]
-    return {"runs": documents, "shared_batches": shared}
+    return {"runs": [finite(document) for document in documents], "shared_batches": finite(shared)}
+
+
+def finite(value: Any) -> Any:
+    """A document with None for numbers that JSON lacks: a log may hold values whose distance overflows."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,10 @@ def level_steps(
         needed[np.searchsorted(curve.step, [s for s in handovers if s <= curve.step[-1]])] = AT_HANDOVER
         found = (z >= needed) & (np.abs(change) >= MATERIAL * np.abs(curve.trend))
         found &= (near * np.sign(change) >= ABRUPT * np.abs(change)) & ~_after_a_hole(curve.x, side)
-    return [_finding(curve, i, float(change[i]), float(z[i]), side, lr) for i in _peaks(found, z, side)]
+    return [
+        _finding(curve, place, float(change[i]), float(z[i]), side, lr)
+        for i, place in _places(found, z, value, side)
+    ]
 
 
 def _change(value: Numbers, side: int) -> Numbers:
@@ -80,13 +83,27 @@ def _after_a_hole(x: Numbers, side: int) -> NDArray[np.bool_]:
     return np.diff(x, prepend=x[0]) > 0.1 * span
 
 
-def _peaks(found: NDArray[np.bool_], z: Numbers, side: int) -> list[int]:
-    """The most significant point of each group of `found`; groups lie more than two sides apart."""
+def _places(found: NDArray[np.bool_], z: Numbers, value: Numbers, side: int) -> list[tuple[int, int]]:
+    """The most significant point of each group of `found`, and where its step lies; groups lie more than two sides
+    apart."""
     at = np.flatnonzero(found)
     if not len(at):
         return []
     groups = np.split(at, np.flatnonzero(np.diff(at) > 2 * side) + 1)
-    return [int(group[np.argmax(z[group])]) for group in groups]
+    best = [int(group[np.argmax(z[group])]) for group in groups]
+    return [(i, _split(value, i, side)) for i in best]
+
+
+def _split(value: Numbers, i: int, side: int) -> int:
+    """Where within half a side around `i` two constant levels meet at the least sum of absolute distances."""
+    near = value[i - side : i + side]
+    before = np.abs(near - np.median(value[i - side : i - side // 2]))
+    after = np.abs(near - np.median(value[i + side // 2 : i + side]))
+    cost = np.concatenate(
+        [[0.0], np.cumsum(before - after)]
+    )  # of a split ahead of each point, but for a constant
+    middle = slice(side - side // 2, side + side // 2 + 1)
+    return i - side + middle.start + int(np.argmin(cost[middle]))
 
 
 def _finding(curve: Curve, i: int, change: float, z: float, side: int, lr: Curve | None) -> Finding:
