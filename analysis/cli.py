@@ -6,9 +6,10 @@ from analysis.commands.ablate import ablate
 from analysis.commands.compare import compare
 from analysis.commands.diagnose import diagnose
 from analysis.commands.fit import fit
+from analysis.commands.forecast import forecast
 from analysis.commands.mix import mix
 from analysis.commands.report import report
 
 app = typer.Typer()
-for command in (diagnose, compare, fit, ablate, mix, report):
+for command in (diagnose, compare, fit, ablate, mix, forecast, report):
     app.command()(command)
