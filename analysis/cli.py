@@ -8,8 +8,10 @@ from analysis.commands.diagnose import diagnose
 from analysis.commands.fit import fit
 from analysis.commands.forecast import forecast
 from analysis.commands.mix import mix
+from analysis.commands.preregister import preregister
 from analysis.commands.report import report
+from analysis.commands.score import score
 
 app = typer.Typer()
-for command in (diagnose, compare, fit, ablate, mix, forecast, report):
+for command in (diagnose, compare, fit, ablate, mix, forecast, preregister, score, report):
     app.command()(command)

@@ -160,6 +160,13 @@ class Study(Config):
         }
         return parse(Experiment, fields, f"{PROFILES / params.profile}.yaml, run {name}")
 
+    def planned_compute(self, name: str) -> tuple[float, int]:
+        """Training FLOPs of the whole run called `name`, without the LM head, and its optimizer steps."""
+        published = load_published(self.params.public_run)
+        planned = plan_experiment(self.experiment(name), published, self.profile.shards.vocab_size)
+        per_token = float(published.architecture.train_flops_per_token(planned.config))
+        return per_token * planned.tokens, planned.steps
+
 
 def load_study(folder: Path = Path()) -> Study:
     """The study of `folder`.

@@ -77,3 +77,25 @@ def ingest_stage(runs: Path = Path("runs"), root: Path = Path("logs/runs")) -> N
     write_runs(stored, "own", root)
     for run in stored:
         typer.echo(f"stored {run.name}")
+
+
+@study.command("preregister")
+def preregister_stage(
+    runs: Path = Path("runs"), out: Path = Path("reports/preregistrations/ladder-large.json")
+) -> None:
+    """Write down what the ladder's largest rung will reach, from the smaller ones, before it is trained."""
+    from analysis.forecast.largest import preregister_largest
+    from analysis.forecast.preregistration import write_preregistration
+    from experiments.study import load_study
+    from logs.ingest import read_logs
+
+    loaded = load_study()
+    planned = {name: loaded.planned_compute(name) for name in loaded.names() if name.startswith("ladder/")}
+    largest = max(planned, key=lambda name: planned[name])
+    smaller = [name for name in planned if name != largest]
+    readings = [read_logs(runs / name, f"own/{name}") for name in smaller]
+    rungs = [run for reading in readings for run in reading.runs]
+    flops, steps = planned[largest]
+    content = preregister_largest(rungs, f"own/{largest}", flops, steps)
+    write_preregistration(out, content)
+    typer.echo(content["claim"]["text"])

@@ -12,12 +12,16 @@ RUNS = {
     "corpus": "replicas.data.corpus",
     "shards": "replicas.data.shards",
     "train-ladder": "replicas.training.train",
+    "train-largest": "replicas.training.train",
     "train-ablation": "replicas.training.train",
+    "preregister": "analysis.forecast.largest",
     "ingest-published": "logs.ingest",
     "ingest-own": "logs.ingest",
     "compare": "analysis.compare",
     "fit": "analysis.fit",
     "ablate": "analysis.ablation",
+    "score": "analysis.forecast.record",
+    "forecast": "analysis.forecast.document",
     "report": "analysis.report.page",
 }
 """The module that does each stage's work."""
@@ -56,3 +60,12 @@ def test_a_stage_depends_on_the_code_it_runs(stage: str) -> None:
     assert not missing, (
         f"add to the deps of {stage}: {sorted(str(path.relative_to(ROOT)) for path in missing)}"
     )
+
+
+def test_the_largest_rung_waits_for_its_forecast_and_the_forecast_never_sees_it() -> None:
+    stages = read_yaml(ROOT / "dvc.yaml")["stages"]
+    assert stages["train-largest"]["deps"][0] == stages["preregister"]["outs"][0]
+    smaller = [f"runs/ladder/{rung}" for rung in stages["train-ladder"]["matrix"]["rung"]]
+    seen = [path for path in stages["preregister"]["deps"] if path.startswith(("runs", "logs/runs"))]
+    assert sorted(seen) == sorted(smaller)
+    assert stages["train-largest"]["outs"][0] not in seen

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 
 from analysis.forecast.ladder import FRACTIONS, Curve, Numbers, ladder_losses
 
-LEVEL = 0.975
+UPPER = 0.975
 """Upper quantile of a two-sided 95 % interval."""
 
 
@@ -46,7 +46,7 @@ class Line:
         if self.dof < 1:
             return self.floor + float(np.exp(middle)), np.nan, np.nan
         error = self.deviation * np.sqrt(1 + 1 / self.n + (x - self.centre) ** 2 / self.spread)
-        half = float(student.ppf(LEVEL, self.dof)) * error
+        half = float(student.ppf(UPPER, self.dof)) * error
         return tuple(self.floor + float(np.exp(middle + side * half)) for side in (0, -1, 1))  # type: ignore[return-value]
 
 
@@ -145,5 +145,5 @@ def predict_with_floor(flops: Numbers, loss: Numbers, floor: float, at: float) -
     here, there = row(flops), row(np.array([at]))[0]
     scale = np.abs(here).max(axis=0)
     covariance = np.linalg.pinv((here / scale).T @ (here / scale)) * variance
-    half = float(student.ppf(LEVEL, dof) * np.sqrt(variance + (there / scale) @ covariance @ (there / scale)))
+    half = float(student.ppf(UPPER, dof) * np.sqrt(variance + (there / scale) @ covariance @ (there / scale)))
     return middle, max(0.0, middle - half), middle + half

@@ -12,7 +12,7 @@ from scipy.optimize import minimize, nnls
 from scipy.stats import t as student
 
 from analysis.bootstrap import autocorrelation_time
-from analysis.forecast.across import LEVEL, Band
+from analysis.forecast.across import UPPER, Band
 from analysis.forecast.ladder import FIRST, Curve, Numbers
 from experiments.configuration import InputError
 from logs.schema import Schedule
@@ -162,7 +162,7 @@ def shared_curve(target: Curve, rungs: list[Curve], at: Numbers, law: CurveLaw =
         (f"{law.name} with the shape of {len(rungs)} rungs: {law.source}",),
     )
     n = len(rungs)
-    apart = student.ppf(LEVEL, n - 1) * alone.std(axis=0, ddof=1) * np.sqrt(1 + 1 / n)
+    apart = student.ppf(UPPER, n - 1) * alone.std(axis=0, ddof=1) * np.sqrt(1 + 1 / n)
     half = np.hypot(band.high - band.predicted, apart)
     return Band(band.predicted, band.predicted - half, band.predicted + half, band.notes)
 
@@ -195,7 +195,7 @@ def _linearised(
     scale = np.maximum(np.abs(here).max(axis=0), 1e-12)
     covariance = np.linalg.pinv((here / scale).T @ (here / scale)) * variance * time
     spread = np.einsum("np,pq,nq->n", there / scale, covariance, there / scale)
-    half = student.ppf(LEVEL, dof) * np.sqrt(variance + np.maximum(spread, 0))
+    half = student.ppf(UPPER, dof) * np.sqrt(variance + np.maximum(spread, 0))
     predicted = curve(theta, at)
     return Band(predicted, predicted - half, predicted + half, notes)
 

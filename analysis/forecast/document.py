@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from analysis.forecast.ladder import FIRST, FRACTIONS, LADDERS, Curve, Ladder, read_curve, read_ladder
-from analysis.forecast.methods import Known, Method
+from analysis.forecast.methods import Known, Method, find_method
+from analysis.forecast.preregistration import Claim, code_version, evaluations_used, preregistration
 from experiments.configuration import InputError
 from logs.catalogue import load_catalogue, lookup
 from logs.store import list_runs, read_run
@@ -185,3 +186,43 @@ def _warnings(known: Known, limited: Known, notes: list[str]) -> list[str]:
     if len(limited.target.fraction) == 0:
         warnings.append("nothing of the run itself has landed")
     return warnings
+
+
+def preregister_forecast(
+    run: str,
+    at_step: int | None,
+    method_name: str,
+    rungs: list[str] | None,
+    metric: str | None,
+    floor: float | None,
+    store: Path,
+) -> dict[str, Any]:
+    """The preregistration of a forecast at a step of `run` that has not landed yet, by default its last.
+
+    Raises:
+        InputError: see `ask`, `read_known` and `forecast_document`; or the run is at that step already.
+    """
+    question, method = ask(run, rungs, metric, floor), find_method(method_name)
+    known = read_known(question, store)
+    step = known.target.steps - 1 if at_step is None else at_step
+    last = round(float(known.target.fraction[-1]) * known.target.steps) - 1
+    if step <= last:
+        raise InputError(
+            f"{run} has landed up to step {last}: step {step} is past, and what is known cannot be preregistered"
+        )
+    document = forecast_document(question, known, method, step)
+    point = document["points"][0]
+    low, high = point["interval"] or (float("nan"), float("nan"))
+    claim = Claim(
+        run=run,
+        metric=document["metric"],
+        unit=document["unit"],
+        step=step,
+        text=f"{document['metric']} of {run} at step {step} will be {point['predicted']:.4f} nats per token, between "
+        f"{low:.4f} and {high:.4f} at 95 %",
+    )
+    law = {"name": method.name, "what": method.what, "floor": known.floor}
+    names = (*question.ladder.rungs, run) if method.uses_past else question.ladder.rungs
+    data = [evaluations_used(read_run(name, store), document["metric"]) for name in names]
+    code = code_version(("across", "curve", "document", "ladder", "methods"))
+    return preregistration(claim, law, point["predicted"], (low, high), data, code, document["warnings"])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import t as student
 
-from analysis.forecast.across import LEVEL, Band, estimated_floor, pinned_floor
+from analysis.forecast.across import UPPER, Band, estimated_floor, pinned_floor
 from analysis.forecast.curve import own_curve, shared_curve
 from analysis.forecast.ladder import FIRST, Curve, Numbers
 from experiments.configuration import InputError
@@ -71,7 +71,7 @@ def mix(known: Known, at: Numbers) -> Band:
     gain = whole * np.clip(at - known.mix_changed, 0, None) / (1 - MIX_STUDY_SWITCH)
     base = public(known, at)
     z, low, high = (np.log(side - known.floor) for side in (base.predicted, base.low, base.high))
-    width = student.ppf(LEVEL, np.inf) * np.abs(gain)
+    width = student.ppf(UPPER, np.inf) * np.abs(gain)
     below, above = np.hypot(z - low, width), np.hypot(high - z, width)
     return _above_floor(known.floor, z + gain, below, above, base.notes)
 
@@ -108,7 +108,7 @@ def anchored(known: Known, at: Numbers) -> Band:
     latest, scatter = float(residual[late].mean()), _scatter(residual, stretch)
     wander = float(np.mean(np.diff(means) ** 2 / np.diff(np.log(middle))))
     ahead = np.clip(np.log(at / past.fraction[-1]), 0, None)
-    half = student.ppf(LEVEL, len(means) - 1) * np.sqrt(wander * ahead + scatter**2)
+    half = student.ppf(UPPER, len(means) - 1) * np.sqrt(wander * ahead + scatter**2)
     base = public(known, at)
     z = np.log(base.predicted - known.floor) + latest
     return _above_floor(known.floor, z, half, half, base.notes)
