@@ -121,7 +121,7 @@ def build_ablation() -> list[Run]:
     ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_run() -> Callable[..., Run]:
     """`build_run`."""
     return build_run

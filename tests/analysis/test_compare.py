@@ -12,7 +12,6 @@ from analysis.compare import (
     shape_distance,
 )
 from analysis.ledger import ASPECTS, ledger
-from analysis.schedule import recover_schedule
 from experiments.configuration import InputError
 from logs.schema import RunFacts
 from logs.store import read_run
@@ -28,35 +27,6 @@ def curve(make_run, name, value, **facts):
 
 def falling(steps=STEPS):
     return 2.0 + 3.0 * (np.arange(steps) + 1.0) ** -0.5
-
-
-def test_the_published_schedule_is_recovered_from_its_log(marin):
-    schedule = recover_schedule(marin)
-    assert schedule["shape"] == "linear"
-    assert schedule["peak_lr"] == pytest.approx(0.003290470163, rel=1e-6)
-    assert schedule["warmup_steps"] == 3902
-    assert schedule["final_fraction"] == pytest.approx(0.05, abs=1e-6)
-    assert schedule["departures"] == []
-
-
-@pytest.mark.parametrize(("peak", "warmup", "steps", "final"), [(0.02, 5, 500, 0.05), (0.3, 40, 400, 0.0)])
-def test_a_linear_schedule_is_recovered(make_run, peak, warmup, steps, final):
-    step = np.arange(steps)
-    lr = peak * np.minimum(step / warmup, 1 - (1 - final) * (step - warmup) / (steps - warmup))
-    run = make_run("linear", {"step": step, "lr": lr}, RunFacts(steps_planned=steps))
-    schedule = recover_schedule(run)
-    assert schedule["warmup_steps"] == warmup
-    assert schedule["peak_lr"] == pytest.approx(peak)
-    assert schedule["final_fraction"] == pytest.approx(final, abs=1e-9)
-
-
-def test_a_cosine_is_not_called_linear(make_run):
-    lr = 0.5 * (1 + np.cos(np.pi * np.arange(100) / 100))
-    schedule = recover_schedule(make_run("cosine", {"step": range(100), "lr": lr}))
-    assert schedule["shape"] == "unrecognised"
-    assert schedule["reason"]
-    constant = recover_schedule(make_run("constant", {"step": range(100), "lr": np.full(100, 0.1)}))
-    assert constant["shape"] == "constant"
 
 
 def test_landmarks_of_the_published_gradient_norm(marin):
