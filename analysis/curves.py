@@ -1,12 +1,12 @@
 """Curves of a run on the axes that runs of different size can share, and how curves are drawn.
 
-Nothing here smooths a curve that is compared; `debiased_average` is for the eye and `keep_extremes` for
-drawing long logs without losing a spike.
+Nothing here smooths a curve that is compared; `debiased_average` is for the eye. `analysis.thinning` draws long
+logs.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -23,7 +23,7 @@ class Axis:
     """An x axis: how it follows from `step` or `tokens`, and which facts it needs.
 
     Attributes:
-        base: the column it is proportional to, `done` (steps done, step + 1) or `tokens`.
+        base: what it is proportional to: `done` (steps done, step + 1), `tokens` or `integrated_lr`.
         factor: what the base is multiplied by, None when the facts are unknown.
         needs: the facts it needs, in words, for the reason given when one is unknown.
     """
@@ -55,13 +55,22 @@ AXES: dict[str, Axis] = {
         lambda f: 1 / f.params_active if f.params_active else None,
         "tokens and active parameters",
     ),
+    "integrated_lr": Axis(
+        "learning rate summed over steps",
+        "integrated_lr",
+        lambda f: 1.0,
+        "a learning rate logged from its start on",
+    ),
 }
+
+LATE_START = 0.01
+"""A learning rate whose log begins later than this share of its end is not summed: the start would be a guess."""
 
 
 def points(run: Run, metric: str) -> pd.DataFrame:
     """The finite logged points of `metric`: columns `step, done, tokens, value`, sorted by step.
 
-    `tokens` is taken from the log, else from `tokens_per_step`, else NaN.
+    `tokens` is taken from the log, else from `tokens_per_step`, else NaN. Bits per token come as nats.
 
     Raises:
         InputError: the run does not log `metric`, or logged no finite value of it.
@@ -76,39 +85,51 @@ def points(run: Run, metric: str) -> pd.DataFrame:
     tokens = series["tokens"].to_numpy("float64")
     if run.facts.tokens_per_step:
         tokens = np.where(np.isfinite(tokens), tokens, done * run.facts.tokens_per_step)
-    return pd.DataFrame({"step": series["step"], "done": done, "tokens": tokens, "value": series["value"]})
+    value = series["value"].to_numpy("float64") * (math.log(2) if run.units[metric] == "bits/token" else 1.0)
+    return pd.DataFrame({"step": series["step"], "done": done, "tokens": tokens, "value": value})
+
+
+def unit(run: Run, metric: str) -> str:
+    """The unit of the values that `points` gives."""
+    return "nats/token" if run.units[metric] == "bits/token" else run.units[metric]
 
 
 def axis_values(run: Run, rows: pd.DataFrame, axis: str) -> Numbers | None:
-    """x of `rows` (from `points`) on `axis`, or None where the run's facts do not give it."""
+    """x of `rows` (from `points`) on `axis`, or None where the run's facts and its log do not give it."""
     factor = AXES[axis].factor(run.facts)
-    base = rows[AXES[axis].base].to_numpy("float64")
-    if factor is None or not np.isfinite(base).all():
+    name = AXES[axis].base
+    base = integrated_lr(run, rows["step"].to_numpy("float64")) if name == "integrated_lr" else rows[name]
+    if factor is None or base is None or not np.isfinite(base).all():
         return None
-    return base * factor
+    return np.asarray(base, "float64") * factor
+
+
+def integrated_lr(run: Run, step: Numbers) -> Numbers | None:
+    """The learning rate summed over all steps up to and with each of `step`, or None where its log begins late.
+
+    Between two logged steps the learning rate is taken as a straight line; before the first one as rising from 0,
+    and after the last one as staying, for which at most `LATE_START` of the log is allowed.
+    """
+    if not has_metric(run, "lr"):
+        return None
+    rows = points(run, "lr")
+    at, lr = rows["step"].to_numpy("float64"), rows["value"].to_numpy("float64")
+    first = float(run.facts.steps_from or 0)
+    slack = LATE_START * (at[-1] - first)
+    if at[0] - first > slack or step.max() > at[-1] + max(slack, 1.0):
+        return None
+    if at[0] > first:
+        at, lr = np.concatenate([[first], at]), np.concatenate([[0.0], lr])
+    gaps, mean = np.diff(at), (lr[1:] + lr[:-1]) / 2
+    total = lr[0] + np.concatenate([[0.0], np.cumsum(gaps * mean + np.diff(lr) / 2)])
+    index = np.clip(np.searchsorted(at, step, side="right") - 1, 0, len(at) - 1)
+    since, height = step - at[index], np.interp(step, at, lr)
+    return np.asarray(total[index] + since * (height + lr[index]) / 2 + (height - lr[index]) / 2, "float64")
 
 
 def has_metric(run: Run, metric: str) -> bool:
     """Whether the run logged at least one finite value of `metric`."""
     return metric in run.metrics and bool(np.isfinite(run.series(metric)["value"]).any())
-
-
-def keep_extremes(y: Numbers, most: int) -> NDArray[np.intp]:
-    """Indices of at most about `most` points that keep each stretch's first, lowest, highest and last point.
-
-    A spike of one step survives any reduction, unlike with strides or averages. `y` is in drawing order and
-    finite. Returns all indices when there are no more than `most`.
-    """
-    n = len(y)
-    if n <= most:
-        return np.arange(n)
-    edges = np.linspace(0, n, max(1, most // 4) + 1).astype(int)
-    kept = {
-        index
-        for lo, hi in pairwise(edges)
-        for index in (lo, lo + int(np.argmin(y[lo:hi])), lo + int(np.argmax(y[lo:hi])), hi - 1)
-    }
-    return np.array(sorted(kept))
 
 
 def debiased_average(x: Numbers, y: Numbers, half_life: float) -> Numbers:
@@ -131,13 +152,3 @@ def _one_sided_sums(y: Numbers, decay: Numbers) -> tuple[Numbers, Numbers]:
         total[i + 1] += factor * total[i]
         weight[i + 1] += factor * weight[i]
     return total, weight
-
-
-def break_at_holes(x: Numbers, fraction: float = 0.015) -> NDArray[np.intp]:
-    """Indices before which a drawn line must break: gaps of more than `fraction` of the span of `x`
-    that are also ten times the usual gap, so that nothing is drawn where nothing was logged."""
-    if len(x) < 3:
-        return np.array([], dtype=np.intp)
-    gaps = np.diff(x)
-    wide = (gaps > fraction * (x[-1] - x[0])) & (gaps > 10 * np.median(gaps))
-    return np.flatnonzero(wide) + 1

@@ -244,7 +244,7 @@ def _fit(
     levels: Numbers = np.zeros(2)
     for width in (30.0, 5.0, 1.0, 1.0):
         w = (weight * to_lr)[:, None]
-        levels = np.linalg.lstsq(basis * w, z * w[:, 0], rcond=None)[0]
+        levels = np.asarray(np.linalg.lstsq(basis * w, z * w[:, 0], rcond=None)[0], "float64")
         residual = (y - form.from_line(basis @ levels)) / scale
         weight = 1 / np.sqrt(1 + (residual / width) ** 2)
     cost = float(np.log1p(np.minimum(residual**2, 1e12)).mean())

@@ -5,16 +5,37 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands.options import ROOT, AsJson, Out, Store, finish, show
+from analysis.commands.options import ROOT, AsJson, Out, Store, finish, run_at, runs_at, show
+
+MOST_LEDGER_ROWS = 8
 
 
 def compare(
-    own: Annotated[list[str], typer.Argument(metavar="OWN...", help="Stored runs, e.g. own/ladder/small.")],
-    public: Annotated[str, typer.Option(help="The public run to lay them over.")] = "marin-535b",
+    own: Annotated[
+        list[str],
+        typer.Argument(metavar="OWN...", help="Stored runs, e.g. own/ladder/small, or paths of logs."),
+    ],
+    public: Annotated[
+        str, typer.Option(help="The run to lay them over: a stored one or the path of a log.")
+    ] = "marin-535b",
     x: Annotated[
-        str, typer.Option(help="First x axis: fraction, tokens, step, flops, tokens_per_parameter.")
-    ] = "fraction",
-    y: Annotated[str, typer.Option(help="First y axis: relative, loss, bpb, grad_norm, lr.")] = "relative",
+        str | None,
+        typer.Option(
+            help="x axis: fraction, tokens, step, flops, tokens_per_parameter, integrated_lr. Default: what the "
+            "runs allow."
+        ),
+    ] = None,
+    y: Annotated[
+        str | None,
+        typer.Option(
+            help="y axis: relative, loss, bpb, reducible, grad_norm, lr, or a metric that all runs log. Default: "
+            "what the runs allow."
+        ),
+    ] = None,
+    irreducible: Annotated[
+        float | None,
+        typer.Option(help="The term that --y reducible subtracts; default: fitted to each curve."),
+    ] = None,
     out: Out = None,
     page: Annotated[Path | None, typer.Option(help="Write the overlay and the ledger as a page.")] = None,
     store: Store = ROOT,
@@ -22,36 +43,113 @@ def compare(
 ) -> None:
     """Lay own runs over a public run at matched progress; say what may be compared and what not."""
     from analysis.compare import compare as compare_runs
+    from analysis.compare import with_recovered_length
     from analysis.report.page import write_page
-    from logs.store import read_run
 
-    runs, reference = [read_run(name, store) for name in own], read_run(public, store)
-    document = compare_runs(runs, reference)
+    runs = [with_recovered_length(run) for name in own for run in runs_at(name, store)]
+    reference = with_recovered_length(run_at(public, store))
+    document = compare_runs(runs, reference, x, y, irreducible)
     if page is not None:
         document["report"] = str(page)
-        write_page(page, runs, reference, document, x=x, y=y)
+        write_page(page, runs, reference, document, x=document["x"], y=document["y"])
     finish(document, out, as_json, _print_comparison)
 
 
 def _print_comparison(document: dict[str, Any]) -> None:
-    rows = []
+    """First what each pair is worth and why, then the numbers, then what limits them."""
     for pair in document["pairs"]:
-        distance, reason = pair["shape_distance"], pair["reasons"]["shape_distance"]
-        shown = (
-            f"{distance:.4f} ({pair['interval'][0]:.4f} to {pair['interval'][1]:.4f})"
-            if distance is not None
-            else "none"
-        )
-        shift = f"{pair['token_shift']['ratio']:.3g}x" if pair["token_shift"] else "none"
-        differ = sum(1 for row in pair["ledger"] if row["consequence"] != "comparable")
-        rows.append(
-            [pair["own"], shown, shift, f"{differ} of {len(pair['ledger'])} aspects differ", reason or ""]
-        )
-    show(
-        f"Over {document['public']}", ["own", "shape distance (95 %)", "token shift", "ledger", "note"], rows
-    )
-    reason = document["pairs"][0]["reasons"]["token_shift"]
-    if reason:
-        print(f"No token shift: {reason}.")
+        print(f"{pair['own']} over {pair['public']}")
+        print(f"  {pair['view']['caption']}")
+        for side in ("own", "public"):
+            for said in pair["inferred"][side]:
+                print(f"  {pair[side]}: {said}.")
+    rows = [_numbers(pair) for pair in document["pairs"]]
+    header = [
+        "own",
+        "shape distance (95 %)",
+        "tokens to the same loss",
+        "compute ratio",
+        "learning rate",
+        "gap at end",
+    ]
+    show(f"Over {document['public']}", header, rows)
+    for group in document["seeds"]:
+        if group["reason"] is None:
+            lo, hi = group["interval"]
+            print(
+                f"{group['n']} seeds ({', '.join(group['runs'])}): shape distance {group['shape_distance']:.4f} "
+                f"({lo:.4f} to {hi:.4f}, Student's interval of the mean)"
+            )
+    _print_reasons(document)
+    _print_ledger(document)
     if document["report"]:
         print(f"page: {document['report']}")
+
+
+def _numbers(pair: dict[str, Any]) -> list[str]:
+    gap = pair["view"]["gap"]
+    schedule = pair["schedule"]["own"]
+    shape = schedule["shape"] or "not logged"
+    if schedule["decay_form"]:
+        shape += f", {schedule['decay_form']} decay"
+    off = schedule["departure_stretches"]
+    if off:
+        shape += f", off it from step {off[0]['first_step']:,}"
+    return [
+        pair["own"],
+        _with_interval(pair["shape_distance"], pair["interval"], "{:.4f}"),
+        _with_interval(*_ratio(pair["token_shift"]), "{:.3g}x"),
+        _with_interval(*_ratio(pair["compute_ratio"]), "{:.3g}"),
+        shape,
+        _with_interval(gap["value"], gap["interval"], "{:+.4g}") if gap else "none",
+    ]
+
+
+def _ratio(found: dict[str, Any] | None) -> tuple[float | None, list[float] | None]:
+    return (found["ratio"], found["interval"]) if found else (None, None)
+
+
+def _with_interval(value: float | None, interval: list[float] | None, form: str) -> str:
+    if value is None:
+        return "none"
+    text = form.format(value)
+    return f"{text} ({form.format(interval[0])} to {form.format(interval[1])})" if interval else text
+
+
+def _print_reasons(document: dict[str, Any]) -> None:
+    for what, key in (
+        ("shape distance", "shape_distance"),
+        ("token shift", "token_shift"),
+        ("compute ratio", "compute_ratio"),
+    ):
+        reasons: dict[str, list[str]] = {}
+        for pair in document["pairs"]:
+            if pair["reasons"][key]:
+                reasons.setdefault(pair["reasons"][key], []).append(pair["own"])
+        for reason, names in reasons.items():
+            print(f"On the {what} of {', '.join(names)}: {reason}.")
+
+
+def _print_ledger(document: dict[str, Any]) -> None:
+    from analysis.ledger import gravest_first
+
+    for pair in document["pairs"]:
+        limiting = [row for row in gravest_first(pair["ledger"]) if row["same"] is not True]
+        same = len(pair["ledger"]) - len(limiting)
+        unknown = sum(row["same"] is None for row in limiting)
+        rows = [
+            [
+                row["aspect"],
+                "unknown" if row["own"] is None else str(row["own"]),
+                "unknown" if row["public"] is None else str(row["public"]),
+                row["consequence"],
+                row["why"],
+            ]
+            for row in limiting[:MOST_LEDGER_ROWS]
+        ]
+        left = len(limiting) - len(rows)
+        title = (
+            f"{pair['own']}: {same} aspects agree, {len(limiting) - unknown} differ, {unknown} are unknown"
+            + (f"; {left} more with --json" if left > 0 else "")
+        )
+        show(title, ["what differs", "own", "public", "so", "why"], rows)

@@ -52,3 +52,48 @@ def runs_below(prefix: str, store: Path) -> list[Any]:
     if not names:
         raise InputError(f"no runs below {prefix!r} in {store}; train and ingest them first")
     return [read_run(name, store) for name in names]
+
+
+def runs_at(name_or_path: str, store: Path) -> list[Any]:
+    """The stored run of that name, the stored runs `NAME/...`, or the runs in the log file or folder at that path.
+
+    Raises:
+        InputError: neither a stored run nor a log; for a public run that is not here, how to get it is said.
+    """
+    from logs.catalogue import load_catalogue
+    from logs.ingest import read_logs
+    from logs.store import list_runs, read_run
+
+    stored = list_runs(store)
+    names = [
+        name for name in stored if name == name_or_path or name.startswith(f"{name_or_path.rstrip('/')}/")
+    ]
+    path = Path(name_or_path)
+    if names or (path / "run.json").is_file():
+        return [read_run(name, store) for name in names or [name_or_path]]
+    if path.exists():
+        return list(read_logs(path).runs)
+    entry = load_catalogue().get(name_or_path)
+    if entry is not None:
+        raise InputError(
+            f"{name_or_path} is a public run that is not here yet. To get it: {entry.how_to_get}"
+        )
+    if path.suffix or "*" in name_or_path:
+        return list(read_logs(path).runs)  # says what is wrong with the path
+    return [read_run(name_or_path, store)]
+
+
+def run_at(name_or_path: str, store: Path) -> Any:
+    """The one run that `runs_at` finds.
+
+    Raises:
+        InputError: there are several; their names are listed.
+    """
+    runs = runs_at(name_or_path, store)
+    if len(runs) == 1:
+        return runs[0]
+    names = ", ".join(run.name for run in runs[:8]) + ", ..." * (len(runs) > 8)
+    raise InputError(
+        f"{name_or_path} holds {len(runs)} runs ({names}) where one is needed; store them with "
+        "`maquette logs ingest PATH` and give one by its name"
+    )

@@ -7,17 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from analysis.compare import Reference, reference_level
-from analysis.curves import (
-    AXES,
-    axis_values,
-    break_at_holes,
-    debiased_average,
-    has_metric,
-    keep_extremes,
-    points,
-)
+from analysis.curves import AXES, axis_values, debiased_average, has_metric, integrated_lr, points
 from analysis.ledger import SHAPE_ONLY
+from analysis.shape import Reference, reference_level
+from analysis.thinning import break_at_holes, keep_extremes
 from logs.catalogue import load_catalogue
 from logs.schema import Run
 
@@ -147,6 +140,7 @@ def _curve(
     line = debiased_average(np.log(done), value, np.log1p(HALF_LIFE)) if smooth else value
     kept = keep_extremes(value, MOST_POINTS)
     drawn = pd.DataFrame({"done": done, "tokens": rows["tokens"], "value": value, "line": line}).iloc[kept]
+    summed = integrated_lr(run, rows["step"].to_numpy("float64")[kept])
     return {
         "metric": metric,
         "logged": len(rows),
@@ -154,6 +148,7 @@ def _curve(
         "breaks": [int(i) for i in break_at_holes(drawn["done"].to_numpy("float64"))],
         "done": drawn["done"].astype(int).tolist(),
         "tokens": [None if np.isnan(t) else int(t) for t in drawn["tokens"]],
+        "integrated_lr": None if summed is None else _short(pd.Series(summed)),
         "value": _short(drawn["value"]),
         "line": _short(drawn["line"]),
     }
@@ -170,18 +165,21 @@ def public_events(public: Run) -> list[dict[str, Any]]:
     if entry is None:
         return []
     last = int(public.table["step"].max())
+    happened = [event for event in entry.events if not event.planned and event.step <= last]
+    sums = integrated_lr(public, np.array([float(event.step) for event in happened])) if happened else None
+    summed = None if sums is None else sums.tolist()
     return [
         {
             "done": event.step + 1,
             "tokens": (event.step + 1) * public.facts.tokens_per_step
             if public.facts.tokens_per_step
             else None,
+            "integrated_lr": None if summed is None else summed[i],
             "kind": event.kind,
             "what": event.what,
             "source": event.source,
         }
-        for event in entry.events
-        if not event.planned and event.step <= last
+        for i, event in enumerate(happened)
     ]
 
 

@@ -24,6 +24,7 @@ X_BUTTONS = {
     "step": "steps",
     "flops": "FLOPs",
     "tokens_per_parameter": "tokens / parameter",
+    "integrated_lr": "summed learning rate",
 }
 Y_BUTTONS = {
     "relative": "loss, relative",

@@ -3,15 +3,10 @@
 import numpy as np
 import pytest
 
-from analysis.compare import (
-    Reference,
-    common_reference,
-    compare,
-    grad_norm_landmarks,
-    matched,
-    shape_distance,
-)
+from analysis.compare import compare
+from analysis.landmarks import grad_norm_landmarks
 from analysis.ledger import ASPECTS, ledger
+from analysis.shape import Reference, common_reference, matched, shape_distance
 from experiments.configuration import InputError
 from logs.schema import RunFacts
 from logs.store import read_run
@@ -62,14 +57,17 @@ def test_the_distance_is_the_known_log_ratio(make_run):
 
 def test_the_interval_holds_the_distance_without_noise(make_run):
     base, rng = falling(1000), np.random.default_rng(0)
-    inside = 0
-    truth = compare([curve(make_run, "own", base**1.5)], curve(make_run, "public", base))["pairs"][0][
-        "shape_distance"
-    ]
+    public = curve(make_run, "public", base)
+
+    def distance(loss):
+        own = curve(make_run, "own", loss)
+        reference = common_reference([own, public], "train/loss", "fraction")
+        return shape_distance(own, public, "train/loss", "fraction", reference)
+
+    truth, inside = distance(base**1.5)["distance"], 0
     for _ in range(20):
-        noisy = base**1.5 * np.exp(rng.normal(0, 0.004, 1000))
-        pair = compare([curve(make_run, "own", noisy)], curve(make_run, "public", base))["pairs"][0]
-        inside += pair["interval"][0] <= truth <= pair["interval"][1]
+        lo, hi = distance(base**1.5 * np.exp(rng.normal(0, 0.004, 1000)))["interval"]
+        inside += lo <= truth <= hi
     assert inside >= 17
 
 

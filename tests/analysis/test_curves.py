@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from analysis.bootstrap import block_interval, block_length, moving_blocks, run_resamples
-from analysis.curves import AXES, axis_values, break_at_holes, debiased_average, keep_extremes, points
+from analysis.curves import AXES, axis_values, debiased_average, points
+from analysis.thinning import break_at_holes, keep_extremes
 from experiments.configuration import InputError
 from logs.schema import RunFacts
 
