@@ -31,21 +31,29 @@ def ablate(
 
 
 def _print_ablation(document: dict[str, Any]) -> None:
-    rows = []
-    for mixture in document["mixtures"]:
-        for name, effect in [("overall", mixture["overall"]), *mixture["domains"].items()]:
-            interval = (
-                f"{effect['interval'][0]:+.4f} to {effect['interval'][1]:+.4f}"
-                if effect["interval"]
-                else "unknown"
-            )
-            rows.append(
-                [mixture["mixture"], name, f"{effect['difference']:+.4f}", interval, effect["verdict"]]
-            )
+    rows = [
+        [mixture["mixture"], name, f"{effect['difference']:+.4f}", _range(effect["interval"]),
+         _range(effect["bootstrap_interval"]), _number(effect["minimum_detectable"]), effect["verdict"]]
+        for mixture in document["mixtures"]
+        for name, effect in [("overall", mixture["overall"]), *mixture["domains"].items()]
+    ]  # fmt: skip
+    correction = document["correction"]
     show(
-        f"Bits per byte minus {document['baseline']}",
-        ["variant", "set", "difference", "95 %", "verdict"],
+        f"Bits per byte minus {document['baseline']} (below zero is better)",
+        ["variant", "set", "difference", "95 % t", "95 % bootstrap", "detectable", "verdict"],
         rows,
+    )
+    print(
+        f"Verdicts: {correction['method']} at {correction['level']:g} over {correction['comparisons']} comparisons. "
+        f"Detectable: smallest true difference that these seeds find in {100 * correction['power']:.0f} % of studies."
     )
     for warning in document["warnings"]:
         print(f"Warning: {warning}", file=sys.stderr)
+
+
+def _range(interval: list[float] | None) -> str:
+    return f"{interval[0]:+.4f} to {interval[1]:+.4f}" if interval else "unknown"
+
+
+def _number(value: float | None) -> str:
+    return f"{value:.4f}" if value is not None else "unknown"

@@ -88,7 +88,7 @@ class Mixture(BaseModel):
     seeds: Annotated[list[int], Field(min_length=1)]
     overall: Effect
     domains: dict[str, Effect]
-    curve: list[Table]
+    curves: dict[str, list[Table]]
 
 
 class Ablation(BaseModel):

@@ -215,13 +215,13 @@ function mixtureDomains(mixture, index, count) {
 }
 
 function mixtureCurve(mixture, index) {
-  const x = mixture.curve.map((point) => point.fraction === null ? point.step : point.fraction);
+  const x = mixture.curves.overall.map((point) => point.fraction === null ? point.step : point.fraction);
   const colour = ownColour(index);
   const seeds = mixture.seeds.map((seed, s) => ({
-    x, y: mixture.curve.map((point) => point.per_seed[s]), type: "scatter", mode: "markers", showlegend: false, legendgroup: mixture.mixture,
+    x, y: mixture.curves.overall.map((point) => point.per_seed[s]), type: "scatter", mode: "markers", showlegend: false, legendgroup: mixture.mixture,
     meta: { kind: "seeds" }, hovertemplate: `${mixture.mixture}, seed ${seed}<br>%{y:+.4f}<extra></extra>`,
     marker: { color: css("--paper"), size: 6, symbol: OWN_SYMBOLS[index % 5], line: { color: colour, width: 1.4 } } }));
-  const mean = { x, y: mixture.curve.map((point) => point.mean), type: "scatter", mode: "lines", name: mixture.mixture, legendgroup: mixture.mixture,
+  const mean = { x, y: mixture.curves.overall.map((point) => point.mean), type: "scatter", mode: "lines", name: mixture.mixture, legendgroup: mixture.mixture,
                  meta: { kind: "mean" }, line: { color: colour, width: 2, dash: OWN_DASHES[index % 5] }, hoverinfo: "skip" };
   return [mean, ...seeds];
 }
