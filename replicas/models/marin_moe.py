@@ -35,6 +35,7 @@ from replicas.models.layers import (
     RMSNorm,
     SConv,
     SwiGLU,
+    causal_attention,
     draw_cut_normal,
     linear_side_by_side,
     rope,
@@ -209,14 +210,8 @@ class Attention(nn.Module):
         k = rms_norm(k, None, c.qk_norm_eps)
         if not self.is_global:
             q, k = rope(q, where.cos, where.sin), rope(k, where.cos, where.sin)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            attn_mask=where.global_mask if self.is_global else where.local_mask,
-            scale=c.qk_mult / math.sqrt(c.head_dim),
-            enable_gqa=True,
-        ).transpose(1, 2)
+        mask, window = (where.global_mask, seq) if self.is_global else (where.local_mask, c.sliding_window)
+        y = causal_attention(q, k, v, mask, c.qk_mult / math.sqrt(c.head_dim), window)
         y = exclude_self(y, v) * (2 * torch.sigmoid(gate)).unsqueeze(-1)
         return self.o_proj(y.flatten(2))
 

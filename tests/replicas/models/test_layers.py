@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from replicas.models.kernels import exclude_self
-from replicas.models.layers import GatedNorm, RMSNorm, SConv, SwiGLU, rope
+from replicas.models.layers import GatedNorm, RMSNorm, SConv, SwiGLU, causal_attention, rope
 from replicas.models.marin_moe import MarinMoEConfig, positions
 
 from . import references
@@ -112,3 +113,22 @@ def test_exclude_self_removes_the_own_value(dtype: torch.dtype) -> None:
     assert_equal(found, expected)
     along = (found.double().unflatten(2, (kv, -1)) * v.unsqueeze(3)).sum(-1)
     assert along.abs().max() < 1e-4  # the 1e-6 in the denominator leaves that much
+
+
+@pytest.mark.parametrize(("seq", "window"), [(300, 300), (300, 70), (600, 130), (257, 1)])
+def test_attention_in_parts_is_pytorchs_own(seq: int, window: int) -> None:
+    """Value and gradients of one call of the kernel over all queries and keys, documents packed."""
+    index = torch.arange(seq)
+    distance = index[:, None] - index
+    segments = torch.stack([index // 90, index // 200])[:, None]
+    seen = (segments[..., None] == segments[..., None, :]) & (distance >= 0) & (distance < window)
+    mask = torch.zeros(2, 1, seq, seq, dtype=torch.float64).masked_fill(~seen, -torch.inf)
+    shapes = ((2, seq, 4, 8), (2, seq, 2, 8), (2, seq, 2, 8))
+    q, k, v = (draw(*shape, seed=i).requires_grad_() for i, shape in enumerate(shapes))
+    dy = draw(2, seq, 4, 8, seed=3)
+    y = causal_attention(q, k, v, mask, 0.4, window)
+    expected = F.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask, scale=0.4, enable_gqa=True
+    ).transpose(1, 2)
+    found = y, *torch.autograd.grad(y, (q, k, v), dy)
+    torch.testing.assert_close(found, (expected, *torch.autograd.grad(expected, (q, k, v), dy)))
