@@ -81,6 +81,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(tmp_path: Path)
         capture_output=True,
         text=True,
         timeout=120,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # it would be cut off, and break the next import
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
     )
     assert run.returncode == 1
