@@ -94,6 +94,7 @@ def test_json_has_the_agreed_keys_and_no_point_without_a_number(store):
     assert found.keys() >= {"run", "points", "method", "warnings"}
     assert found["points"][0].keys() >= {"fraction", "step", "predicted", "interval", "landed", "error"}
     assert "337x in compute beyond" in found["warnings"][0]
+    assert any("planned at step 195,125" in warning for warning in found["warnings"])
     one = json.loads(run("forecast", "marin-535b", "--at", 200_000, "--json", "--store", store).stdout)
     assert len(one["points"]) == 1
     assert "2.0388" in run("forecast", "marin-535b", "--store", store).stdout
