@@ -184,9 +184,11 @@ def _warnings(known: Known, limited: Known, notes: list[str]) -> list[str]:
             f"the data mix changed at {100 * known.mix_changed:.1f} % of the run; only `--method mix` heeds it"
         )
     entry = load_catalogue().get(known.target.name)
-    for event in entry.events if entry else ():
-        if event.planned and event.kind in ("data", "model", "schedule"):
-            warnings.append(f"planned at step {event.step:,}, and heeded by no method: {event.what}")
+    warnings += [
+        f"planned at step {event.step:,}, and heeded by no method: {event.what}"
+        for event in (entry.events if entry else ())
+        if event.planned and event.kind in ("data", "model", "schedule")
+    ]
     if len(limited.target.fraction) == 0:
         warnings.append("nothing of the run itself has landed")
     return warnings
