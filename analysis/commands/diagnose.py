@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from analysis.commands.options import ROOT, AsJson, Out, Store, finish
-from experiments.configuration import InputError
 
 STYLES = {"healthy": "green", "warning": "yellow", "diverged": "red", "info": "dim", "severe": "red"}
 
@@ -33,38 +32,42 @@ def diagnose(
     """
     from analysis.diagnosis.diagnose import diagnose_all, diagnose_cells
 
-    tables = {log: table for log in logs if (table := _table_of_losses(log, store)) is not None}
-    runs = [run for log in logs if log not in tables for run in _runs(log, store)]
+    runs: list[Any] = []
+    sweeps: list[dict[str, Any]] = []
+    for log in logs:
+        found, table = _runs_or_table(log, store)
+        runs += found
+        sweeps += [] if table is None else [diagnose_cells(table, Path(log).stem)]
     document = diagnose_all(runs)
-    document["runs"] += [diagnose_cells(table, Path(log).stem) for log, table in tables.items()]
+    document["runs"] += sweeps
     alone = len(document["runs"]) == 1
     finish(document["runs"][0] if alone else document, out, as_json, _print_one if alone else _print_all)
 
 
-def _runs(log: str, store: Path) -> list[Any]:
-    from logs.cli import runs_at
+def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
+    """The runs of a name or path, or the table there if it is CSV that is no log and has a column of losses.
 
-    return runs_at(log, store)
-
-
-def _table_of_losses(log: str, store: Path) -> Any:
-    """The CSV table at this path if it is none of the known logs and has a column of losses; else None."""
+    Raises:
+        InputError: neither of them.
+    """
     import pandas as pd
 
     from analysis.diagnosis.cells import loss_column
     from logs.cli import runs_at
+    from logs.readers import NotALog
 
-    if not (log.endswith(".csv") and Path(log).is_file()):
-        return None
     try:
-        runs_at(log, store)
-    except InputError:
+        return runs_at(log, store), None
+    except NotALog:
+        if not log.endswith(".csv"):
+            raise
         try:
             table = pd.read_csv(log)
         except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError):
-            return None
-        return table if loss_column(table) is not None else None
-    return None
+            table = pd.DataFrame()
+        if loss_column(table) is None:
+            raise
+        return [], table
 
 
 def _print_all(document: dict[str, Any]) -> None:

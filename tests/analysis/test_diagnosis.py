@@ -396,3 +396,7 @@ def test_the_command_names_what_it_cannot_find(tmp_path):
     table = tmp_path / "table.csv"
     table.write_text("a,b\n1,2\n")
     assert isinstance(invoke(table).exception, InputError)
+    broken = tmp_path / "broken.csv"
+    broken.write_text("step,loss,lr\n0,3.1,1\n1,3.0\n2,much,1\n")
+    findings = json.loads(invoke(broken, "--json").stdout)["findings"]
+    assert [f["kind"] for f in findings] == ["too_little"], "a broken log is no table of cells"
