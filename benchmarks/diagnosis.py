@@ -3,8 +3,8 @@
     python -m benchmarks.diagnosis PUBLIC              # tables of sensitivity and of false alarms
     python -m benchmarks.diagnosis PUBLIC --reference  # the measures of analysis/diagnosis/reference_runs.yaml
 
-PUBLIC is the folder of public logs. Events are planted into logs that are healthy by what their authors say of
-them; whatever is found in the log as it is counts as found before, and only what overlaps an event as found.
+PUBLIC is the folder of public logs. Events are planted into logs of which no fault is known; whatever is found
+in the log as it is counts as found before, and only what overlaps an event as found.
 """
 
 import argparse
@@ -38,13 +38,13 @@ HEALTHY = {
     "torchtitan/losses/llama3_cuda.txt": "torchtitan, Llama 3 debug model, 100 steps",
     "marin": "Marin 535B-A23B, published tables, sampled unevenly",
 }
-"""Logs that their authors and readers call healthy, with what they are."""
+"""Logs of which no fault is known, with what they are."""
 
 MORE_HEALTHY = (
     "modded-nanogpt/2024-10-29_Optimizers", "modded-nanogpt/2024-12-04_ValueEmbed", "modded-nanogpt/2025-01-18",
     "multi-power-law", "olmo-ladder", "torchtitan", "nemotron", "lightning",
 )  # fmt: skip
-"""Folders of further healthy logs, for the false alarms only."""
+"""Folders of further logs of which no fault is known, for the false alarms only."""
 
 PLANTED = 40
 """Events of each size and length in each log."""
@@ -145,9 +145,8 @@ def false_alarms(runs: list[Run]) -> None:
         wrong += [run.name] * (document["verdict"] != "healthy")
         for finding in document["findings"]:
             (notes if finding["severity"] == "info" else alarms)[finding["kind"]] += 1
-    print(
-        f"\n{len(runs)} healthy logs, {points:,} points of the loss: {len(wrong)} not called healthy {wrong or ''}"
-    )
+    print(f"\n{len(runs)} logs with no fault known, {points:,} points of the loss")
+    print(f"Not called healthy: {len(wrong)} {wrong or ''}")
     print(f"Findings of severity warning or severe: {dict(alarms) or 'none'}")
     print(f"Notes: {', '.join(f'{n} {kind}' for kind, n in notes.most_common())}")
 
