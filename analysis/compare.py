@@ -18,13 +18,14 @@ from analysis.shape import (
     REFERENCE_SHARE,
     Reference,
     common_reference,
+    in_a_coarse_gap,
     same_but_for_the_seed,
     seed_interval,
     shape_distance,
     trend_and_noise,
 )
 from experiments.configuration import InputError
-from logs.schema import Run
+from logs.schema import Run, Segment
 
 Numbers = NDArray[np.float64]
 
@@ -57,6 +58,7 @@ def compare(
             twice = "both own and public" if run.name == public.name else "twice"
             raise InputError(f"{run.name} is given {twice}; a comparison needs different runs")
         seen.add(run.name)
+    own, public = [of_its_lineage(run) for run in own], of_its_lineage(public)
     check_choices(x, y, [*own, public])
     metric = shared_loss([*own, public])
     reference = common_reference([*own, public], metric, "fraction")
@@ -78,6 +80,15 @@ def compare(
         "seeds": [seeds_together(group, pairs) for group in same_but_for_the_seed(own)],
         "report": None,
     }
+
+
+def of_its_lineage(run: Run) -> Run:
+    """The run with one row per step and one segment, so that each metric is read without splicing anew."""
+    if run.table.empty:
+        return run
+    rows = run.lineage()
+    whole = Segment(id=run.name, first_step=int(rows["step"].iloc[0]), last_step=int(rows["step"].iloc[-1]))
+    return replace(run, table=rows, segments=(whole,))
 
 
 def with_recovered_length(run: Run) -> Run:
@@ -243,10 +254,14 @@ def caption(drawn: str, worth: str, deciding: list[dict[str, Any]], notes: list[
 
 def final_gap(own: Measured, public: Measured, lo: float, hi: float) -> dict[str, Any] | None:
     """Own minus public, mean over the last `REFERENCE_SHARE` of the common stretch, at own's points, with a moving
-    block bootstrap of the differences' noise; only the public curve is interpolated, nothing is smoothed before."""
+    block bootstrap of the differences' noise; only the public curve is interpolated, nothing is smoothed before.
+    None where no point of own lies there, or only where the public log is too coarse to interpolate."""
     known = np.isfinite(public.y)
     inside = (own.x >= lo) & (own.x <= hi * (1 + 1e-9)) & np.isfinite(own.y)
     if not inside.any() or not known.any():
+        return None
+    inside &= ~in_a_coarse_gap(own.x, public.x[known], public.y[known])
+    if not inside.any():
         return None
     x, difference = own.x[inside], own.y[inside] - np.interp(own.x[inside], public.x[known], public.y[known])
     late = x >= hi - REFERENCE_SHARE * (hi - lo)

@@ -25,6 +25,9 @@ SKIPPED_START = 0.05
 IDENTIFIED = 0.1
 """Widest interval, relative to the last loss, with which the term counts as known."""
 
+LOWEST = 0.02
+"""A term below this share of the last loss is where the fit ends up when the curve has no bend to show one."""
+
 
 @dataclass(frozen=True)
 class Irreducible:
@@ -61,5 +64,5 @@ def fit_irreducible(run: Run, metric: str) -> Irreducible | None:
     low, high = np.quantile(np.exp(again.theta[:, 2]), [0.025, 0.975])
     value = float(np.exp(fitted.theta[0, 2]))
     last = float(np.median(y[-max(1, len(y) // 20) :]))
-    narrow = bool(high - low <= IDENTIFIED * last and high < last)
+    narrow = bool(high - low <= IDENTIFIED * last and LOWEST * last < low and high < last)
     return Irreducible(value, (float(min(low, value)), float(max(high, value))), narrow)

@@ -69,6 +69,9 @@ class Recovered:
         last = self.step[-1]
         if not self.recognised or self.decay.form in ("constant", "steps"):
             return None
+        if self.decay.form == "linear" and not self.decay.held_end and self.lr[-1] <= 0.01 * self.peak:
+            share = self.decay.peak / (self.decay.peak - self.decay.final)
+            return float(self.decay.start + share * (self.decay.end - self.decay.start))
         if self.decay.held_end or self.lr[-1] <= 0.01 * self.peak:
             return float(self.decay.end)
         begins = self.decay.start

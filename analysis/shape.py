@@ -129,7 +129,7 @@ def shape_distance(
     except InputError as error:
         return empty | {"reason": str(error)}
     used = (x >= SKIPPED_START * reference.hi) & (x <= reference.hi * (1 + 1e-9)) & (y > 0) & (z > 0)
-    used &= ~_in_a_coarse_gap(x, *curve(public, metric, axis))
+    used &= ~in_a_coarse_gap(x, *curve(public, metric, axis))
     x, log_ratio = x[used], np.log(y[used] / z[used])
     in_window = x >= reference.lo
     if len(x) < FEWEST_POINTS or not in_window.any():
@@ -156,8 +156,9 @@ def shape_distance(
     }
 
 
-def _in_a_coarse_gap(x: Numbers, reference_x: Numbers, reference_y: Numbers) -> NDArray[np.bool_]:
-    """Which x lie strictly between two points of the reference over which it falls by more than `COARSE`."""
+def in_a_coarse_gap(x: Numbers, reference_x: Numbers, reference_y: Numbers) -> NDArray[np.bool_]:
+    """Which x lie strictly between two points of a positive reference that falls by more than `COARSE` over them:
+    nothing is interpolated there."""
     index = (
         np.clip(np.searchsorted(reference_x, x), 1, len(reference_x) - 1) if len(reference_x) > 1 else None
     )

@@ -7,8 +7,6 @@ import typer
 
 from analysis.commands.options import ROOT, AsJson, Out, Store, finish, run_at, runs_at, show
 
-MOST_LEDGER_ROWS = 8
-
 
 def compare(
     own: Annotated[
@@ -62,7 +60,8 @@ def _print_comparison(document: dict[str, Any]) -> None:
         print(f"  {pair['view']['caption']}")
         for side in ("own", "public"):
             for said in pair["inferred"][side]:
-                print(f"  {pair[side]}: {said}.")
+                if "schedule" in said:
+                    print(f"  {pair[side]}: {said}.")
     rows = [_numbers(pair) for pair in document["pairs"]]
     header = [
         "own",
@@ -89,7 +88,7 @@ def _print_comparison(document: dict[str, Any]) -> None:
 def _numbers(pair: dict[str, Any]) -> list[str]:
     gap = pair["view"]["gap"]
     schedule = pair["schedule"]["own"]
-    shape = schedule["shape"] or "not logged"
+    shape = schedule["shape"] or "not seen in the log"
     if schedule["decay_form"]:
         shape += f", {schedule['decay_form']} decay"
     off = schedule["departure_stretches"]
@@ -131,25 +130,20 @@ def _print_reasons(document: dict[str, Any]) -> None:
 
 
 def _print_ledger(document: dict[str, Any]) -> None:
+    """Known differences as a table, gravest first; what is unknown or agrees in a line each."""
     from analysis.ledger import gravest_first
 
     for pair in document["pairs"]:
-        limiting = [row for row in gravest_first(pair["ledger"]) if row["same"] is not True]
-        same = len(pair["ledger"]) - len(limiting)
-        unknown = sum(row["same"] is None for row in limiting)
-        rows = [
-            [
-                row["aspect"],
-                "unknown" if row["own"] is None else str(row["own"]),
-                "unknown" if row["public"] is None else str(row["public"]),
-                row["consequence"],
-                row["why"],
-            ]
-            for row in limiting[:MOST_LEDGER_ROWS]
+        rows = gravest_first(pair["ledger"])
+        differ = [row for row in rows if row["same"] is False]
+        table = [
+            [row["aspect"], str(row["own"]), str(row["public"]), row["consequence"], row["why"]]
+            for row in differ
         ]
-        left = len(limiting) - len(rows)
-        title = (
-            f"{pair['own']}: {same} aspects agree, {len(limiting) - unknown} differ, {unknown} are unknown"
-            + (f"; {left} more with --json" if left > 0 else "")
-        )
-        show(title, ["what differs", "own", "public", "so", "why"], rows)
+        if table:
+            header = ["what differs", "own", "public", "so", "why"]
+            show(f"{pair['own']} and {pair['public']}", header, table)
+        for what, same in (("Not known to agree", None), ("The same", True)):
+            names = ", ".join(row["aspect"] for row in rows if row["same"] is same)
+            if names:
+                print(f"{what} for {pair['own']}: {names}.")

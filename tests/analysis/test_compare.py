@@ -1,15 +1,21 @@
 """Own curves over a public one: known shapes, known shifts, and what must be refused."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from analysis.compare import compare
+from analysis.compare import compare, with_recovered_length
+from analysis.curves import axis_values, points
 from analysis.landmarks import grad_norm_landmarks
 from analysis.ledger import ASPECTS, ledger
 from analysis.shape import Reference, common_reference, matched, shape_distance
 from experiments.configuration import InputError
 from logs.schema import RunFacts
 from logs.store import read_run
+from maquette import command_line
 
 STEPS = 400
 
@@ -197,3 +203,136 @@ def test_reference_is_the_last_stretch_that_all_have(make_run):
     assert common_reference(runs, "train/loss", "fraction") == Reference(
         pytest.approx(0.475), pytest.approx(0.5)
     )
+
+
+def test_where_levels_mean_the_same_the_loss_itself_is_laid_over(make_run):
+    same = {
+        "data": "d", "data_version": "1", "mixture": {"d": 1.0}, "tokenizer": "t", "vocab_size": 9, "seq_len": 8,
+        "z_loss_in_loss": False,
+    }  # fmt: skip
+    public, own = (
+        curve(make_run, "public", falling(), **same),
+        curve(make_run, "own", falling() + 0.25, **same),
+    )
+    document = compare([own], public)
+    view = document["pairs"][0]["view"]
+    assert (document["x"], document["y"]) == ("tokens", "loss")
+    assert (view["consequence"], view["unit"], view["n"]) == ("comparable", "nats/token", STEPS)
+    assert view["gap"]["value"] == pytest.approx(0.25, abs=1e-12)
+    assert view["gap"]["interval"] == pytest.approx([0.25, 0.25], abs=1e-6)
+
+
+def test_where_they_do_not_the_overlay_opens_in_the_normal_form_with_the_reason(ladder, marin):
+    document = compare(ladder[:1], marin)
+    assert (document["x"], document["y"]) == ("fraction", "relative")
+    asked = compare(ladder[:1], marin, y="loss")["pairs"][0]["view"]
+    assert asked["consequence"] == "not comparable"
+    assert "tokenizer differs (byte-level BPE, 1024 | marin-community/marin-tokenizer)" in asked["caption"]
+    assert "Not known to agree: data version" in asked["caption"]
+    assert asked["n"] > 0
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        ("fraction", "lr"),
+        ("tokens", "loss"),
+        ("step", "grad_norm"),
+        ("flops", "reducible"),
+        ("tokens_per_parameter", "relative"),
+        ("integrated_lr", "relative"),
+        ("integrated_lr", "bpb"),
+        ("flops", "eval/mean/loss"),
+    ],
+)
+def test_every_axis_and_every_measure(ladder, x, y):
+    view = compare(ladder[:1], ladder[1], x=x, y=y)["pairs"][0]["view"]
+    assert view["reason"] is None
+    assert view["n"] > 0
+    assert view["caption"]
+
+
+def test_the_integrated_learning_rate_of_the_public_run_is_that_of_its_schedule(make_run, marin):
+    """Half the warm-up's triangle and the line to 5 %, to the last public learning rate."""
+    rows = points(marin, "lr")
+    step, peak, warmup, total = float(rows["step"].iloc[-1]), 0.003290470163, 3902, 390_251
+    down = step - warmup
+    expected = peak * (warmup / 2 + down - 0.95 * down**2 / (2 * (total - warmup)))
+    summed = axis_values(marin, rows, "integrated_lr")
+    assert summed is not None
+    assert summed[-1] == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_axis_or_measure_that_is_none_lists_the_choices(ladder, marin):
+    with pytest.raises(InputError, match=r"--x time: not a choice; choices: fraction, tokens"):
+        compare(ladder[:1], marin, x="time")
+    with pytest.raises(InputError, match=r"--y speed: .* or a metric that all runs log: train/loss"):
+        compare(ladder[:1], marin, y="speed")
+
+
+def test_a_view_that_cannot_be_drawn_says_why(make_run, marin):
+    bare = make_run("bare", {"step": range(STEPS), "train/loss": falling()})
+    document = compare([bare], marin, x="tokens")
+    view = document["pairs"][0]["view"]
+    assert "tokens, or tokens per step" in view["reason"]
+    assert view["caption"].startswith("Not drawn:")
+    above = compare([bare], marin, x="step", y="reducible", irreducible=9.0)["pairs"][0]["view"]
+    assert "--irreducible 9 is not below the lowest train/loss of bare" in above["reason"]
+
+
+def test_different_units_are_marked_and_not_subtracted(make_run):
+    own = make_run(
+        "own", {"step": range(9), "custom": np.linspace(3, 2, 9), "train/loss": np.linspace(3, 2, 9)}
+    )
+    public = replace(own, name="public", units={"custom": "s", "train/loss": "nats/token"})
+    view = compare([own], public, y="custom")["pairs"][0]["view"]
+    assert view["gap"] is None
+    assert "units differ: own in unknown, public in s" in view["caption"]
+
+
+def test_the_length_of_a_schedule_is_read_off_the_learning_rate(make_run):
+    step = np.arange(500)
+    lr = 0.5 * (1 + np.cos(np.pi * step / 500))
+    run = make_run("cosine", {"step": step, "train/loss": falling(500), "lr": lr})
+    known = with_recovered_length(run)
+    assert known.facts.steps_planned == 500
+    assert "recovered from the logged learning rate" in known.inferred[-1]
+    level = make_run("level", {"step": step, "train/loss": falling(500), "lr": np.ones(500)})
+    assert with_recovered_length(level) is level
+
+
+def test_an_evaluation_gap_is_not_read_between_far_points(marin, store):
+    """d768 ends where the large run has logged its evaluation only at steps 0 (11.79) and 2999 (2.73)."""
+    view = compare([read_run("marin-d768", store)], marin)["pairs"][0]["view"]
+    assert view["y"] == "loss"
+    assert view["gap"] is None
+
+
+def test_the_command_takes_paths_and_says_what_matters_first(tmp_path, store, monkeypatch):
+    step = np.arange(300)
+    for name, scale in (("mine", 1.1), ("theirs", 1.0)):
+        rows = [f"{s},{scale * v},{0.1 * (1 - s / 300)}" for s, v in zip(step, falling(300), strict=True)]
+        (tmp_path / f"{name}.csv").write_text("step,loss,lr\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    paths = [str(tmp_path / "mine.csv"), "--public", str(tmp_path / "theirs.csv"), "--store", str(store)]
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = CliRunner().invoke(command_line(), ["compare", *paths])
+    assert shown.exit_code == 0, shown.output
+    assert shown.output.startswith("mine over theirs\n  Loss / its value at the reference over fraction")
+    assert "schedule of 300 steps, recovered from the logged learning rate" in shown.output
+    document = json.loads(CliRunner().invoke(command_line(), ["compare", *paths, "--json"]).stdout)
+    assert document["pairs"][0]["shape_distance"] == pytest.approx(0, abs=1e-9)
+    assert document["pairs"][0]["schedule"]["own"]["shape"] == "linear"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["own/ladder", "--public", "own/ablation"], "holds 6 runs"),
+        (["nowhere.csv"], "nowhere.csv"),
+        (["own/ladder/small", "--public", "opt-175b"], "a public run that is not here yet"),
+        (["own/ladder/small", "--x", "time"], "choices: fraction"),
+    ],
+)
+def test_wrong_input_is_one_clear_error(store, args, words):
+    with pytest.raises(InputError, match=words):
+        CliRunner().invoke(command_line(), ["compare", *args, "--store", str(store)], catch_exceptions=False)

@@ -1,6 +1,9 @@
 """Curves, their axes, and how they are drawn."""
 
+from itertools import pairwise
+
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +12,7 @@ from analysis.bootstrap import block_interval, block_length, moving_blocks, run_
 from analysis.curves import AXES, axis_values, debiased_average, points
 from analysis.thinning import break_at_holes, keep_extremes
 from experiments.configuration import InputError
-from logs.schema import RunFacts
+from logs.schema import Run, RunFacts, make_table
 
 finite = st.floats(-1e6, 1e6)
 
@@ -40,6 +43,35 @@ def test_tokens_follow_from_tokens_per_step_where_not_logged(make_run):
     assert points(run, "train/loss")["tokens"].tolist() == [10, 50]
 
 
+def test_the_learning_rate_is_summed_exactly_where_it_is_logged_at_every_step(make_run):
+    lr = np.concatenate([np.linspace(0, 1, 20), np.linspace(1, 0.1, 180)])
+    run = make_run("dense", {"step": range(200), "train/loss": np.ones(200), "lr": lr})
+    summed = axis_values(run, points(run, "train/loss"), "integrated_lr")
+    assert np.allclose(summed, np.cumsum(lr))
+
+
+def test_a_thinned_learning_rate_sums_to_the_same(make_run):
+    """Linear pieces whose corner is logged: exact."""
+    lr = np.interp(np.arange(2001), [0, 100, 2000], [0, 1, 0.1])
+    kept = np.arange(0, 2001, 20)
+    run = make_run("thin", {"step": kept, "train/loss": np.ones(len(kept)), "lr": lr[kept]})
+    summed = axis_values(run, points(run, "train/loss"), "integrated_lr")
+    assert np.allclose(summed, np.cumsum(lr)[kept])
+
+
+def test_a_learning_rate_that_begins_late_is_not_summed(make_run):
+    run = make_run("late", {"step": range(200, 1000), "train/loss": np.ones(800), "lr": np.ones(800)})
+    assert axis_values(run, points(run, "train/loss"), "integrated_lr") is None
+    bare = make_run("bare", {"step": [0, 1], "train/loss": [3.0, 2.0]})
+    assert axis_values(bare, points(bare, "train/loss"), "integrated_lr") is None
+
+
+def test_bits_per_token_are_turned_into_nats():
+    table = make_table(pd.DataFrame({"step": [0, 1], "train/loss": [2.0, 1.0]}), "bits")
+    run = Run(name="bits", table=table, units={"train/loss": "bits/token"})
+    assert points(run, "train/loss")["value"].tolist() == pytest.approx([2 * np.log(2), np.log(2)])
+
+
 def test_a_metric_that_is_not_there_is_named_with_those_that_are(make_run):
     run = make_run("bare", {"step": [0, 1], "train/loss": [3.0, float("inf")]})
     assert len(points(run, "train/loss")) == 1
@@ -56,6 +88,18 @@ def test_reduction_keeps_the_extremes_and_the_ends(values, most):
     assert {0, len(y) - 1} <= set(kept.tolist())
     assert y[kept].max() == y.max()
     assert y[kept].min() == y.min()
+
+
+@given(st.lists(finite, min_size=8, max_size=400), st.integers(8, 60))
+def test_no_point_lies_outside_what_is_drawn_around_it(values, most):
+    """Between two kept points every dropped one lies within the extremes kept of its stretch."""
+    y = np.array(values)
+    kept = keep_extremes(y, most)
+    stretches = np.linspace(0, len(y), max(1, most // 4) + 1).astype(int)
+    for lo, hi in pairwise(stretches) if len(y) > most else []:
+        drawn = y[kept[(kept >= lo) & (kept < hi)]]
+        assert drawn.min() == y[lo:hi].min()
+        assert drawn.max() == y[lo:hi].max()
 
 
 def test_reduction_keeps_a_spike_of_one_step_in_a_million():
