@@ -287,7 +287,8 @@ def _says(verdict: str, found: list[Finding], reference: dict[str, Any] | None) 
     if verdict != "healthy":
         return advised(found[0])["title"] + ": " + found[0].says
     notes = sum(1 for f in found if f.severity == "info")
-    says = f"nothing that needs attention; {notes} notes" if notes else "nothing that needs attention"
+    some = f"; {notes} note" + "s" * (notes > 1) if notes else ""
+    says = "nothing that needs attention" + some
     if reference and reference["measures"]:
         measures, public = reference["measures"], len(reference["runs"])
         inside = sum(1 for m in measures if m["inside"])
