@@ -24,6 +24,16 @@ class InputError(Exception):
     The command line prints it as one line and exits with 2; it is never shown as a traceback.
     """
 
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: what would steer it, break the line or not be encoded shows as `\\x1b`, `\\n`."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
 
 class Config(BaseModel):
     """Base of every configuration object: frozen, unknown keys refused, no silent conversions."""

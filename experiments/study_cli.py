@@ -74,7 +74,7 @@ def ingest_stage(runs: Path = Path("runs"), root: Path = Path("logs/runs")) -> N
 
     readings = [read_logs(runs / name, f"own/{name}") for name in load_study().names()]
     stored = [run for reading in readings for run in reading.runs]
-    write_runs(stored, "own", root)
+    write_runs(stored, root, below="own")
     for run in stored:
         typer.echo(f"stored {run.name}")
 

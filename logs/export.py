@@ -13,8 +13,9 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from experiments.configuration import InputError, write_whole
+from logs.atomic_folder import folder_replaced_whole
 from logs.schema import AXES, Run
-from logs.store import folder_replaced_whole, to_arrow
+from logs.store import to_arrow
 from logs.tensorboard_events import write_events
 
 

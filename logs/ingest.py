@@ -5,21 +5,19 @@ import hashlib
 import os
 import re
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-
-import numpy as np
-import pandas as pd
 
 from experiments.configuration import InputError
 from logs.catalogue import Entry, load_catalogue
 from logs.naming import names_in_force
 from logs.parsing.opened import name_of
 from logs.readers import NotALog, find_reader, take_sample
-from logs.schema import Quirk, Run, RunFacts, Source, is_logged
+from logs.schema import Run, RunFacts, Source
 from logs.splice import appended, splice
-from logs.store import ROOT, write_run, write_runs
+from logs.store import ROOT, write_runs
+from logs.tokens import LARGEST, with_tokens
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,7 @@ def ingest(
                 f"{path}: {public} is the name of a public run, and this log is not recognised as that run; "
                 "store it under another name with --as NAME"
             )
-    if name is None:
-        for run in reading.runs:
-            write_run(run, root)
-    else:
-        write_runs(reading.runs, name, root)
+    write_runs(reading.runs, root, below=name)
     return reading
 
 
@@ -85,48 +79,86 @@ def read_logs(
     return replace(reading, runs=tuple(replace(run, inferred=(*run.inferred, said)) for run in reading.runs))
 
 
+@dataclass
+class _Found:
+    """What the files under a path hold: the parts of each run by its name, and what is known of these names."""
+
+    parts: dict[str, list[Run]] = field(default_factory=dict)
+    reader_at: dict[str, str] = field(default_factory=dict)
+    """Of the runs that are named by their place."""
+    left_alone: list[tuple[str, str]] = field(default_factory=list)
+
+    def leave_alone(self, file: Path, error: NotALog) -> None:
+        self.left_alone.append((str(file), str(error).removeprefix(f"{file}: ")))
+
+
 def _read_all(path: str | Path, name: str | None, tokens_per_step: int | None) -> Reading:
-    path, files = files_at(Path(path))
-    if tokens_per_step is not None and tokens_per_step < 1:
-        raise InputError(f"--tokens-per-step is {tokens_per_step}; it must be at least 1")
-    parts: dict[str, list[Run]] = {}
-    reader_at: dict[str, str] = {}  # of the runs that are named by their place
-    left_alone: list[tuple[str, str]] = []
-    for file in files:
-        try:
-            reader, found_here = _read_file(file, path)
-        except NotALog as error:
-            if file == path:
-                raise
-            left_alone.append((str(file), str(error).removeprefix(f"{file}: ")))
-            continue
-        public = getattr(reader, "PUBLIC", False)
-        together = reader.NAME if getattr(reader, "PARTS", False) else None
-        for run in found_here:
-            if run.name in reader_at and (not together or reader_at[run.name] != together):
-                raise InputError(
-                    f"{file}: a second run named {run.name}; ingest them one by one with --as NAME"
-                )
-            if not public:
-                reader_at[run.name] = reader.NAME
-            parts.setdefault(run.name, []).append(run)
-        parts |= {run.name: [appended(parts[run.name])] for run in found_here if together}
-    by_place = set(reader_at)
-    if not parts:
-        reasons = "; ".join(f"{file}: {reason}" for file, reason in left_alone[:3])
+    if tokens_per_step is not None and not 1 <= tokens_per_step <= LARGEST:
+        raise InputError(
+            f"--tokens-per-step is {tokens_per_step}; it must be at least 1 and at most {LARGEST}"
+        )
+    path, found = _find(path)
+    if not found.parts:
+        reasons = "; ".join(f"{file}: {reason}" for file, reason in found.left_alone[:3])
         raise InputError(f"{path}: no training log in it ({reasons or 'no files'})")
-    alone = len(parts) == 1 and (path.is_file() or "." in parts)  # `path` is the run, not a folder of runs
+    alone = len(found.parts) == 1 and (path.is_file() or "." in found.parts)  # not a folder of runs
     runs: list[Run] = []
     published: set[str] = set()
-    for found, readings in sorted(parts.items()):
-        final = _clean((path if path.is_dir() else path.parent).resolve().name) if found == "." else found
+    for place, parts in sorted(found.parts.items()):
+        final = own = _own_name(place, path, found.parts)
         if name is not None:
             within = final.split("/", 1)[-1] if path.is_file() else final  # not named after the file as well
             final = name if alone else f"{name}/{within}"
-        entry = None if found in by_place else load_catalogue().get(found)
+        entry = None if place in found.reader_at else load_catalogue().get(place)
         published |= {final} if entry and entry.name == final else set()
-        runs.append(complete(readings, final, entry, tokens_per_step))
-    return Reading(tuple(runs), tuple(left_alone), frozenset(published))
+        run = complete(parts, final, entry, tokens_per_step)
+        if own.startswith(f"{place}/"):
+            said = f"named {final}, for other runs lie in the folder {place}"
+            run = replace(run, inferred=(*run.inferred, said))
+        runs.append(run)
+    return Reading(tuple(runs), tuple(found.left_alone), frozenset(published))
+
+
+def _find(path: str | Path) -> tuple[Path, _Found]:
+    """The file or folder that `path` names, and the runs in it."""
+    home, files = files_at(path)
+    found = _Found()
+    for file in files:
+        try:
+            if file.is_symlink() and not file.exists():
+                raise NotALog(
+                    f"{file}: a link to nothing; fetch what it points to, with `dvc pull` for one of DVC"
+                )
+            reader, runs = _read_file(file, home)
+        except NotALog as error:
+            if file == home:
+                raise
+            found.leave_alone(file, error)
+            continue
+        together = reader.NAME if getattr(reader, "PARTS", False) else None
+        for run in runs:
+            if run.name in found.reader_at and (not together or found.reader_at[run.name] != together):
+                raise InputError(
+                    f"{file}: a second run named {run.name}; ingest them one by one with --as NAME"
+                )
+            if not getattr(reader, "PUBLIC", False):
+                found.reader_at[run.name] = reader.NAME
+            found.parts.setdefault(run.name, []).append(run)
+        found.parts |= {run.name: [appended(found.parts[run.name])] for run in runs if together}
+    return home, found
+
+
+def _own_name(place: str, path: Path, places: Collection[str]) -> str:
+    """The name of the run found at `place` below `path`: the place, `.` by the folder's own name.
+
+    A run in whose folder other runs lie goes among them, under the folder's last name: `a` and `a/eval` are
+    stored as `a/a` and `a/eval`, for a stored run holds no others.
+    """
+    if place == ".":
+        return _clean((path if path.is_dir() else path.parent).resolve().name)
+    if not any(other.startswith(f"{place}/") for other in places):
+        return place
+    return _unlike(f"{place}/{place.rpartition('/')[2]}", places)
 
 
 def _read_file(file: Path, path: Path) -> tuple[ModuleType, list[Run]]:
@@ -139,6 +171,8 @@ def _read_file(file: Path, path: Path) -> tuple[ModuleType, list[Run]]:
     names: dict[str, None] = {}
     runs: list[Run] = []
     found = reader.read(file)
+    if not any(run.metrics for run in found):
+        raise NotALog(f"{file}: no metric is logged in it, only steps; nothing to read")
     for run in found:
         name = run.name
         if not getattr(reader, "PUBLIC", False):
@@ -159,20 +193,24 @@ def _unlike(name: str, names: Collection[str]) -> str:
     return free
 
 
-def files_at(path: Path) -> tuple[Path, Iterator[Path]]:
+def files_at(path: str | Path) -> tuple[Path, Iterator[Path]]:
     """The file or folder that `path` names, and the files in it, sorted; hidden ones are passed over.
 
     A pattern names the folder above its first `*`, `?` or `[`, and of that folder the files that match; of a
     folder that matches, all files.
 
     Raises:
-        InputError: nothing is there.
+        InputError: nothing is there, or it may not be read.
     """
-    if path.exists():
-        return path, files_under(path)
-    if not glob.has_magic(str(path)):
-        raise InputError(f"{path}: no such file or folder")
-    found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    path = Path(path)
+    try:
+        if path.exists():
+            return path, files_under(path)
+        if not glob.has_magic(str(path)):
+            raise InputError(f"{path}: no such file or folder")
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a NUL
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not found:
         raise InputError(f"{path}: no file matches this pattern")
     folder = next(above for above in path.parents if not glob.has_magic(str(above)))
@@ -183,11 +221,20 @@ def files_under(path: Path) -> Iterator[Path]:
     """`path` itself, or the files in the folder and below it, sorted; hidden ones are passed over.
 
     A link to a file is read, for DVC may link to its cache; a link to a folder is not entered.
+
+    Raises:
+        InputError: a folder may not be read; its runs would be missed, and stored ones of that name lost.
     """
     if not path.is_dir():
         yield path
         return
-    for folder, subfolders, names in os.walk(path):
+
+    def refused(error: OSError) -> None:
+        raise InputError(
+            f"{error.filename}: cannot be read: {error.strerror}; make it readable, or ingest the others by a pattern"
+        ) from None
+
+    for folder, subfolders, names in os.walk(path, onerror=refused):
         subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
         for name in sorted(names):
             if not name.startswith("."):
@@ -252,39 +299,3 @@ def _with_catalogue(run: Run, entry: Entry) -> Run:
         **{name: metric.unit for name, metric in entry.metrics.items() if name in run.units},
     }
     return replace(run, facts=entry.run_facts, sources=sources, units=units)
-
-
-def with_tokens(run: Run) -> Run:
-    """`run` with tokens in every row, if its tokens per step are known; logged cells are kept and checked.
-
-    Tokens count what was consumed when the step is done: (step + 1) * tokens_per_step, steps from zero; a log
-    that counts its steps from 1 (`steps_from`) has consumed step * tokens_per_step.
-    """
-    per_step = run.facts.tokens_per_step
-    if per_step is None:
-        return run
-    table = run.table.copy()
-    logged = is_logged(table["tokens"])
-    done = 1 - (run.facts.steps_from or 0)
-    formula = f"(step + {done})" if done else "step"
-    derived = (table["step"] + done) * per_step
-    differ = logged & (table["tokens"] != derived).fillna(False).to_numpy(bool)
-    quirks = run.quirks
-    if differ.any():
-        steps = table["step"][differ]
-        first = table[differ].iloc[0]
-        where = f"steps {steps.min()}-{steps.max()}; step {first['step']} logs {first['tokens']}"
-        quirks += (
-            Quirk(
-                kind="tokens_disagree",
-                count=int(differ.sum()),
-                where=f"{where}, {formula} * {per_step} is {(first['step'] + done) * per_step}",
-                action="logged tokens kept",
-            ),
-        )
-    inferred = run.inferred
-    if not logged.all():
-        table["tokens"] = pd.array(np.where(logged, table["tokens"].fillna(0), derived), "Int64")
-        text = f"tokens = {formula} * {per_step} in {int((~logged).sum())} rows of {len(table)}"
-        inferred += (f"{text}; {int(logged.sum() - differ.sum())} of {int(logged.sum())} logged cells agree",)
-    return replace(run, table=table, quirks=quirks, inferred=inferred)

@@ -7,7 +7,7 @@ before it: see `names_in_force`.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from pydantic import Field, model_validator
@@ -39,6 +39,11 @@ class Names(Config):
                     raise ValueError(f"`{name}` stands for both {other} and {canonical}")
                 seen[name.strip().lower()] = canonical
         return self
+
+    @cached_property
+    def axis_by_alias(self) -> dict[str, str]:
+        """The names that loggers use for axes, in lower case -> the axis."""
+        return {name.strip().lower(): axis for axis, names in self.axes.items() for name in names}
 
     def over(self, other: "Names") -> "Names":
         """Both tables as one: for each canonical name the names of this one first.
@@ -97,6 +102,8 @@ def canonical_names(columns: Sequence[str], names: Names | None = None) -> dict[
     Two columns never take the same name: the one nearer to the front of the table's list takes it, the other
     keeps its own.
 
+    A lone surrogate, which JSON can spell and no file can hold, becomes U+FFFD.
+
     Args:
         names: the table; without it the one in force.
     """
@@ -106,9 +113,33 @@ def canonical_names(columns: Sequence[str], names: Names | None = None) -> dict[
     for column in columns:
         by_lower.setdefault(column.strip().lower(), []).append(column)
     result = {column: column for column in columns}
+    if not "".join(columns).isascii():
+        result |= _in_utf8(columns)
     for canonical, known in aliases.items():
         found = [column for alias in known for column in by_lower.get(alias.lower(), [])]
         if found and (canonical not in columns or canonical in found):
             best = canonical if canonical in found else found[0]
             result[best] = canonical
     return result
+
+
+def _in_utf8(columns: Sequence[str]) -> dict[str, str]:
+    """The columns whose names hold lone surrogates -> names without, none of them that of another column."""
+    taken = set(columns)
+    result: dict[str, str] = {}
+    for column in columns:
+        name = column.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if name != column:
+            number = 2
+            free = name
+            while free in taken:
+                free, number = f"{name}-{number}", number + 1
+            taken.add(free)
+            result[column] = free
+    return result
+
+
+def axis_of(column: str) -> str | None:
+    """The axis that the table in force says a column of this name is, or None."""
+    known = (_in_force.get() or load_names()).axis_by_alias.get(column.strip().lower())
+    return known or (column if column in AXES else None)

@@ -6,24 +6,27 @@ The same run gives the same bytes, so a store can be compared and cached by cont
 import json
 import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.configuration import Config, InputError, parse, write_json
+from logs.atomic_folder import clear_leftovers, exclusive, folder_beside, put_in_place, restore
 from logs.schema import Quirk, Run, RunFacts, Segment, Source
 
 ROOT = Path("logs/runs")
 SCHEMA_VERSION = 1
 NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)*")
+
+LONGEST_PART = 240
+"""Letters in a part of a name: file systems take 255, and while a run is written its folder's name has 15 more."""
 
 
 class StoredRun(Config):
@@ -49,6 +52,11 @@ def check_name(name: str) -> str:
         raise InputError(
             f"{name!r} cannot name a run; use letters, digits, `.`, `_`, `-`, parts joined by `/`"
         )
+    if (longest := max(map(len, name.split("/")))) > LONGEST_PART:
+        raise InputError(
+            f"a run cannot be named {name[:20]}...: a part of {longest} letters, of at most {LONGEST_PART}; "
+            "choose a shorter name with --as NAME"
+        )
     return name
 
 
@@ -56,63 +64,76 @@ def write_run(run: Run, root: Path = ROOT) -> Path:
     """Store `run` as `root/<name>`, replacing what had that name, whole or not at all. Returns its folder.
 
     Raises:
-        InputError: the name cannot name a run, lies inside another run or holds other runs, or the folder
-            cannot be written.
+        InputError: see `write_runs`.
     """
-    return write_runs([run], check_name(run.name), root)
+    write_runs([run], root)
+    return root / run.name
 
 
-def write_runs(runs: Sequence[Run], name: str, root: Path = ROOT) -> Path:
-    """Store `runs`, all named `name` or `name/...`, as the only ones there. Returns the folder `root/name`.
+def write_runs(runs: Sequence[Run], root: Path = ROOT, below: str | None = None) -> None:
+    """Store `runs`, each whole, and none of them if one cannot be stored.
+
+    Args:
+        runs: what to store; it replaces what had the same names.
+        root: the store.
+        below: a name that all runs have, or lie below; they become the only ones there.
 
     Raises:
         InputError: a name cannot name a run, stands twice, or lies inside another run; one run would take
             the place of a folder of other runs; or the folder cannot be written.
     """
-    names = [check_name(run.name) for run in runs]
-    for run_name in names:
-        if names.count(run_name) > 1:
-            raise InputError(f"two runs would be stored as {run_name}; ingest them one by one with --as NAME")
-        parents = [str(parent) for parent in Path(run_name).parents][:-1]
-        for parent in parents:
-            if parent in names:
-                raise InputError(f"{run_name} would lie inside the run {parent}; choose another name")
+    _check_names([check_name(run.name) for run in runs])
+    groups = {run.name: [run] for run in runs} if below is None else {check_name(below): runs}
     try:
-        for above in list(Path(name).parents)[:-1]:
-            if (root / above / "run.json").is_file():
+        _check_places(groups, root)
+        root.mkdir(parents=True, exist_ok=True)
+        with exclusive(root):
+            clear_leftovers(root)
+        with ExitStack() as stack:
+            beside = {
+                name: stack.enter_context(folder_beside(root, name.rpartition("/")[2])) for name in groups
+            }
+            for name, group in groups.items():
+                for run in group:
+                    _write(run, beside[name] / Path(run.name).relative_to(name))
+            with exclusive(root):
+                _check_places(groups, root)  # again: another process may have stored a run meanwhile
+                for name, folder in beside.items():
+                    put_in_place(folder, root / name)
+    except OSError as error:
+        where = error.filename or root / next(iter(groups))
+        raise InputError(f"{where}: cannot be written: {error.strerror or error}") from None
+
+
+def _check_names(names: Sequence[str]) -> None:
+    times = Counter(names)
+    for name in names:
+        if times[name] > 1:
+            raise InputError(f"two runs would be stored as {name}; ingest them one by one with --as NAME")
+        for above in _above(name):
+            if above in times:
+                raise InputError(
+                    f"{name} would lie inside the run {above}; ingest one of the two by itself with --as NAME"
+                )
+
+
+def _check_places(groups: Mapping[str, Sequence[Run]], root: Path) -> None:
+    stored = list_runs(root)
+    for name, runs in groups.items():
+        for above in _above(name):
+            if above in stored:
                 raise InputError(f"{name} would lie inside the run {above}; choose another name with --as")
-        others = [other for other in list_runs(root) if other.startswith(f"{name}/")]
-        if names == [name] and others:
+        others = [other for other in stored if other.startswith(f"{name}/")]
+        if others and [run.name for run in runs] == [name]:
             raise InputError(
                 f"{name} holds other runs ({', '.join(others[:3])}{', ...' * (len(others) > 3)}), which one run "
                 f"would replace; choose another name with --as, such as {name}/NAME, or remove {root / name}"
             )
-        with folder_replaced_whole(root / name) as beside:
-            for run in runs:
-                _write(run, beside / Path(run.name).relative_to(name))
-    except OSError as error:
-        raise InputError(f"{root / name}: cannot be written: {error.strerror or error}") from None
-    return root / name
 
 
-@contextmanager
-def folder_replaced_whole(folder: Path) -> Iterator[Path]:
-    """A new folder to fill, which takes the place of `folder` at the end and vanishes on any error."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.", suffix=".part"))
-    old = beside.with_suffix(".old")
-    try:
-        yield beside
-        beside.chmod(0o755)
-        if folder.exists():
-            os.rename(folder, old)
-        os.rename(beside, folder)
-        shutil.rmtree(old, ignore_errors=True)
-    except BaseException:
-        if old.exists() and not folder.exists():
-            os.rename(old, folder)
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+def _above(name: str) -> list[str]:
+    """The names of which `name` is a part: `a/b/c` -> `a/b`, `a`."""
+    return [str(parent) for parent in Path(name).parents][:-1]
 
 
 def _write(run: Run, folder: Path) -> None:
@@ -168,16 +189,13 @@ def read_run(name_or_path: str | Path, root: Path = ROOT) -> Run:
     Raises:
         InputError: there is none (similar names are listed), or its files are not what `write_run` writes.
     """
-    folder = Path(root) / name_or_path
-    if not (folder / "run.json").is_file():
-        folder = Path(name_or_path)
-    if not (folder / "run.json").is_file():
-        raise InputError(f"no run {str(name_or_path)!r} in {root}; {_what_there_is(str(name_or_path), root)}")
+    folder = _folder_of(name_or_path, Path(root))
     try:
-        data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        table = pq.read_table(folder / "log.parquet")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, pa.ArrowException) as error:
-        raise InputError(f"{folder}: damaged ({error}); ingest the run again") from None
+        with _opened_together(folder, ("run.json", "log.parquet")) as (about, log):
+            data = json.loads(about.read().decode())
+            table = _from_arrow(pq.read_table(log))
+    except (OSError, ValueError, TypeError, RecursionError, pa.ArrowException) as error:
+        raise InputError(f"{folder}: damaged ({_brief(error)}); ingest the run again") from None
     stored = parse(StoredRun, data, str(folder / "run.json"))
     if stored.schema_version != SCHEMA_VERSION:
         raise InputError(
@@ -186,7 +204,7 @@ def read_run(name_or_path: str | Path, root: Path = ROOT) -> Run:
     try:
         return Run(
             name=stored.name,
-            table=_from_arrow(table),
+            table=table,
             units=stored.units,
             facts=stored.facts,
             segments=stored.segments,
@@ -198,6 +216,55 @@ def read_run(name_or_path: str | Path, root: Path = ROOT) -> Run:
         raise InputError(f"{folder}: damaged ({error}); ingest the run again") from None
 
 
+def _folder_of(name_or_path: str | Path, root: Path) -> Path:
+    """The folder of a stored run.
+
+    Raises:
+        InputError: there is none, or it may not be read.
+    """
+    try:
+        for folder in (root / name_or_path, Path(name_or_path)):
+            if (folder / "run.json").is_file():
+                return folder
+        if (root / name_or_path).parent.is_dir():
+            with exclusive(root):
+                restore(root / name_or_path)
+            if (root / name_or_path / "run.json").is_file():
+                return root / name_or_path
+    except (OSError, ValueError) as error:
+        raise InputError(f"{name_or_path}: cannot be read: {_brief(error)}") from None
+    raise InputError(f"no run {str(name_or_path)!r} in {root}; {_what_there_is(str(name_or_path), root)}")
+
+
+@contextmanager
+def _opened_together(folder: Path, names: Sequence[str]) -> Iterator[list[IO[bytes]]]:
+    """Files of one folder, all of the old one or all of the new one where it is being replaced meanwhile.
+
+    Raises:
+        OSError: one cannot be opened.
+    """
+    while True:
+        home = os.open(folder, os.O_RDONLY)
+        with ExitStack() as stack:
+            stack.callback(os.close, home)
+            files: list[IO[bytes]] = []
+            try:
+                for name in names:
+                    file = os.open(name, os.O_RDONLY, dir_fd=home)
+                    files.append(stack.enter_context(os.fdopen(file, "rb")))
+            except FileNotFoundError:
+                if os.path.samestat(os.stat(folder), os.fstat(home)):
+                    raise
+                continue  # it was replaced meanwhile, and the old one removed
+            yield files
+            return
+
+
+def _brief(error: Exception) -> str:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split())
+
+
 def _from_arrow(table: pa.Table) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {}
     types: dict[str, Any] = {"run": "str", "segment": "str", "step": "int64"}
@@ -207,10 +274,24 @@ def _from_arrow(table: pa.Table) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def list_runs(root: Path = ROOT) -> list[str]:
-    """Names of the stored runs, sorted."""
-    folders = [path.parent.relative_to(root) for path in Path(root).rglob("run.json")]
-    return sorted(str(folder) for folder in folders if not any(part.startswith(".") for part in folder.parts))
+def list_runs(root: Path = ROOT, unreadable: Callable[[OSError], None] | None = None) -> list[str]:
+    """Names of the stored runs, sorted.
+
+    Args:
+        root: the store.
+        unreadable: told of each folder that cannot be read; without it such a one is passed over.
+    """
+
+    def told(error: OSError) -> None:
+        if unreadable is not None and not isinstance(error, FileNotFoundError):
+            unreadable(error)
+
+    names = []
+    for folder, below, files in os.walk(root, onerror=told):
+        below[:] = [name for name in below if not name.startswith(".")]
+        if "run.json" in files:
+            names.append(Path(folder).relative_to(root).as_posix())
+    return sorted(names)
 
 
 def _what_there_is(name: str, root: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from analysis.commands.options import ROOT, AsJson, Out, Store, finish, run_at, runs_at, show
+from analysis.commands.options import ROOT, AsJson, Out, Store, finish, show
 
 
 def compare(
@@ -43,6 +43,7 @@ def compare(
     from analysis.compare import compare as compare_runs
     from analysis.compare import with_recovered_length
     from analysis.report.page import write_page
+    from logs.lookup import run_at, runs_at
 
     runs = [with_recovered_length(run) for name in own for run in runs_at(name, store)]
     reference = with_recovered_length(run_at(public, store))

@@ -53,7 +53,7 @@ def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
     import pandas as pd
 
     from analysis.diagnosis.cells import loss_column
-    from logs.cli import runs_at
+    from logs.lookup import runs_at
     from logs.readers import NotALog
 
     try:

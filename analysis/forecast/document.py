@@ -11,8 +11,9 @@ from analysis.forecast.ladder import FIRST, FRACTIONS, LADDERS, Curve, Ladder, r
 from analysis.forecast.methods import Known, Method, find_method
 from analysis.forecast.preregistration import Claim, code_version, evaluations_used, preregistration
 from experiments.configuration import InputError
-from logs.catalogue import load_catalogue, lookup
-from logs.store import list_runs, read_run
+from logs.catalogue import load_catalogue
+from logs.lookup import stored_run
+from logs.store import read_run
 
 ERROR_MEANS = "landed minus predicted; negative: the run is better than forecast"
 
@@ -54,19 +55,6 @@ def ask(
     )
 
 
-def read_stored(name: str, store: Path) -> Any:
-    """The stored run called `name`.
-
-    Raises:
-        InputError: it is not stored; if the catalogue knows it, how to get it, else what the catalogue holds.
-    """
-    stored = name in list_runs(store) or (Path(name) / "run.json").is_file()
-    if not stored and "/" not in name:
-        entry = lookup(name)
-        raise InputError(f"{name} is in the catalogue but not in {store}; {entry.how_to_get}")
-    return read_run(name, store)
-
-
 def read_known(question: Question, store: Path) -> Known:
     """The curves a forecast starts from.
 
@@ -74,8 +62,8 @@ def read_known(question: Question, store: Path) -> Known:
         InputError: a run is not stored, lacks the metric or its facts, or the rungs do not suit.
     """
     ladder = question.ladder
-    target = read_curve(read_stored(question.run, store), ladder.metric)
-    rungs = read_ladder([read_stored(name, store) for name in ladder.rungs], ladder.metric, target)
+    target = read_curve(stored_run(question.run, store), ladder.metric)
+    rungs = read_ladder([stored_run(name, store) for name in ladder.rungs], ladder.metric, target)
     lowest = min(float(curve.loss.min()) for curve in rungs)
     if not 0 <= ladder.floor < lowest:
         raise InputError(

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from analysis.forecast.document import read_stored
 from analysis.forecast.preregistration import (
     BrokenError,
     Preregistration,
@@ -13,6 +12,7 @@ from analysis.forecast.preregistration import (
     score,
 )
 from experiments.configuration import InputError
+from logs.lookup import stored_run
 
 
 def score_file(path: Path, store: Path) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def score_file(path: Path, store: Path) -> dict[str, Any]:
 
 
 def _landed(found: Preregistration, store: Path) -> float | None:
-    return landed_value(read_stored(found.claim.run, store), found.claim)
+    return landed_value(stored_run(found.claim.run, store), found.claim)
 
 
 def finding(document: dict[str, Any]) -> str:

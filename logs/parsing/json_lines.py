@@ -217,6 +217,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return json.dumps(value)
     try:
-        return repr(float(value)) if isinstance(value, int | float) else str(value)
+        word = repr(float(value)) if isinstance(value, int | float) else str(value)
     except (OverflowError, ValueError):
         return "(too large)"
+    return word.encode("utf-8", "replace").decode()  # without lone surrogates, which no file can hold

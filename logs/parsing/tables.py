@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from experiments.configuration import InputError
-from logs.naming import canonical_names, load_names
+from logs.naming import axis_of, canonical_names, load_names
 from logs.parsing.cells import as_numbers, as_text, repeated_words
 from logs.parsing.numerals import PLAIN, QUIRKS, Numerals
 from logs.parsing.text_lines import COLOURS
@@ -72,9 +72,8 @@ def block_of(
     return Block(columns, lines, text, odd or {}, marks, labels)
 
 
-@lru_cache(maxsize=4096)
 def _axis(name: str) -> str:
-    return canonical_names([name])[name]
+    return axis_of(name) or name
 
 
 def is_name(column: str) -> bool:

@@ -224,7 +224,7 @@ def test_a_mistake_is_told(store, arguments, said):
 
 
 def test_a_public_run_that_is_not_stored_says_how_to_get_it(tmp_path):
-    with pytest.raises(InputError, match=r"in the catalogue but not in .*maquette logs"):
+    with pytest.raises(InputError, match=r"a public run that is not here yet.*maquette logs"):
         run("forecast", "marin-535b", "--store", tmp_path)
 
 

@@ -2,6 +2,9 @@
 
 import math
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.configuration import InputError
+from logs import atomic_folder
+from logs.atomic_folder import folder_replaced_whole
 from logs.schema import (
     Quirk,
     Run,
@@ -22,8 +27,9 @@ from logs.schema import (
     make_table,
     metric_column,
 )
-from logs.store import folder_replaced_whole, list_runs, read_run, write_run, write_runs
+from logs.store import list_runs, read_run, write_run, write_runs
 
+PROJECT = Path(__file__).parents[2]
 cells = st.none() | st.floats(allow_nan=True, allow_infinity=True)
 
 
@@ -90,9 +96,9 @@ def test_the_same_run_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_a_group_is_replaced_whole(tmp_path: Path) -> None:
-    write_runs([a_run("own/small"), a_run("own/gone")], "own", tmp_path)
+    write_runs([a_run("own/small"), a_run("own/gone")], tmp_path, below="own")
     write_run(a_run("other"), tmp_path)
-    write_runs([a_run("own/small"), a_run("own/new/deep")], "own", tmp_path)
+    write_runs([a_run("own/small"), a_run("own/new/deep")], tmp_path, below="own")
     assert list_runs(tmp_path) == ["other", "own/new/deep", "own/small"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "own"]
 
@@ -124,11 +130,91 @@ def test_a_failure_in_the_last_moment_brings_back_what_was_there(
             raise OSError("no space left")
         rename(source, target)
 
+    monkeypatch.setattr(atomic_folder, "_exchange", lambda *_: False)  # as on a network file system
     monkeypatch.setattr(os, "rename", fails_once)
     with pytest.raises(InputError, match="no space left"):
         write_run(a_run(values=[1.0]), tmp_path)
     same(read_run("own/small", tmp_path), a_run())
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["small"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from logs import atomic_folder
+from logs.store import list_runs, read_run, write_run
+from tests.logs.test_store import a_run
+
+def write_and_die(root, rows, at):
+    def hook(event, arguments):
+        nonlocal at
+        if str(root) in str(arguments) or event.startswith(("fcntl", "ctypes")):
+            at -= 1
+            if at == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.addaudithook(hook)
+    write_run(a_run(values=[1.0] * rows), root)
+    os._exit(0)
+
+def sweep(root):
+    write_run(a_run(values=[1.0]), root)
+    rows, at, replaced, status = 1, 0, 0, 1
+    while status != 0:
+        at += 1
+        if (child := os.fork()) == 0:
+            write_and_die(root, 3 - rows, at)
+        status = os.waitpid(child, 0)[1]
+        run = read_run("own/small", root)
+        assert run.segments[0].last_step == len(run.table) - 1
+        replaced += len(run.table) == 3 - rows
+        rows = len(run.table)
+    write_run(a_run(values=[1.0]), root)
+    print(at > 20, replaced > 1, sorted(path.name for path in root.rglob("*")))
+
+sweep(Path(sys.argv[1]) / "exchange")
+atomic_folder._exchange = lambda *_: False
+sweep(Path(sys.argv[1]) / "renames")
+"""
+
+
+def test_a_kill_at_any_moment_leaves_the_old_run_or_the_new_one(tmp_path: Path) -> None:
+    """The writer is killed before its first step on the file system, then before its second, and so on: where
+    folders can be exchanged, and where they cannot."""
+    arguments = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(arguments, capture_output=True, text=True, cwd=PROJECT, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "True True ['log.parquet', 'own', 'run.json', 'small']\n" * 2
+
+
+def test_what_a_killed_process_left_is_cleared_but_not_what_a_living_one_writes(tmp_path: Path) -> None:
+    with atomic_folder.folder_beside(tmp_path, "small") as living:
+        (living / "half").write_text("half-written")
+        (tmp_path / ".small.killed00.part").mkdir()
+        (tmp_path / ".small.killed00.part" / "half").write_text("half-written")
+        write_run(a_run(), tmp_path)
+        assert sorted(path.name for path in tmp_path.iterdir()) == [living.name, "own"]
+        assert (living / "half").read_text() == "half-written"
+    assert [path.name for path in tmp_path.iterdir()] == ["own"]
+
+
+def test_two_processes_that_store_at_once_leave_one_whole_run(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom logs.store import write_run\n"
+        "from tests.logs.test_store import a_run\n"
+        "for _ in range(8): write_run(a_run(values=[1.0] * int(sys.argv[2])), Path(sys.argv[1]))"
+    )
+    write_run(a_run(values=[1.0]), tmp_path)
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path), count], cwd=PROJECT) for count in "12"
+    ]
+    while any(writer.poll() is None for writer in writers):
+        time.sleep(0.01)
+        run = read_run("own/small", tmp_path)
+        assert run.segments[0].last_step == len(run.table) - 1  # log.parquet and run.json are of one writing
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert len(read_run("own/small", tmp_path).table) in (1, 2)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["log.parquet", "own", "run.json", "small"]
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/run", "a//b", "", ".hidden", "a/../b", "a b"])
@@ -143,9 +229,9 @@ def test_no_run_inside_a_run(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="inside the run own"):
         write_run(a_run("own/small"), tmp_path)
     with pytest.raises(InputError, match="inside the run x"):
-        write_runs([a_run("x"), a_run("x/y")], "x", tmp_path)
+        write_runs([a_run("x"), a_run("x/y")], tmp_path, below="x")
     with pytest.raises(InputError, match="two runs would be stored as x/y"):
-        write_runs([a_run("x/y"), a_run("x/y")], "x", tmp_path)
+        write_runs([a_run("x/y"), a_run("x/y")], tmp_path, below="x")
 
 
 def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
