@@ -1,4 +1,4 @@
-"""Resampling: moving blocks for correlated curves, exact or random resamples for runs.
+"""Resampling: moving blocks for correlated curves, exact or random resamples for runs; intervals from them.
 
 Moving-block bootstrap: Künsch (1989). The block length follows the integrated autocorrelation time with
 Sokal's automatic window (Sokal 1997, lecture notes, eq. 3.19), doubled, so that a block holds a few
@@ -6,10 +6,12 @@ correlation lengths.
 """
 
 from collections.abc import Callable, Iterator
-from itertools import product
+from itertools import combinations_with_replacement, product
+from math import factorial
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
 
 Numbers = NDArray[np.float64]
 
@@ -82,3 +84,55 @@ def run_resamples(n: int, resamples: int, seed: int = 0) -> tuple[NDArray[np.int
 
 def _all(n: int) -> Iterator[tuple[int, ...]]:
     return product(range(n), repeat=n)
+
+
+def resample_counts(
+    n: int, resamples: int, batch: int, seed: int = 0
+) -> Iterator[tuple[Numbers, NDArray[np.intp]]]:
+    """How often each of `n` runs counts in each resample, a batch at a time, so that memory stays bounded.
+
+    Where all n^n resamples are enumerated, those with the same counts come once, with their number.
+
+    Yields:
+        Counts `[at most batch, n]`, and how many resamples have them `[at most batch]`.
+    """
+    if n**n <= EXACT_UP_TO:
+        chosen = np.array(list(combinations_with_replacement(range(n), n)), dtype=np.intp)
+        counts = np.apply_along_axis(np.bincount, 1, chosen, minlength=n).astype("float64")
+        orders = [factorial(n) // int(np.prod([factorial(int(c)) for c in row])) for row in counts]
+        for i in range(0, len(counts), batch):
+            yield counts[i : i + batch], np.array(orders[i : i + batch], dtype=np.intp)
+        return
+    rng = np.random.default_rng(seed)
+    for i in range(0, resamples, batch):
+        rows = min(batch, resamples - i)
+        chosen = rng.integers(0, n, size=(rows, n)) + n * np.arange(rows)[:, None]
+        yield (
+            np.bincount(chosen.ravel(), minlength=rows * n).reshape(rows, n).astype("float64"),
+            np.ones(rows, np.intp),
+        )
+
+
+def percentile_interval(samples: Numbers, level: float = 0.95) -> Numbers:
+    """Lowest and highest of the middle `level` of each column of `samples [resamples, k]`, `[2, k]`."""
+    return np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+
+
+def bca_interval(samples: Numbers, estimate: Numbers, left_out: Numbers, level: float = 0.95) -> Numbers:
+    """Bias-corrected and accelerated interval of each column, `[2, k]` (Efron 1987, JASA 82, 171).
+
+    Args:
+        samples: `[resamples, k]`; estimate: `[k]`.
+        left_out: the estimate without each run in turn, `[runs, k]`, for the acceleration.
+    """
+    share = (samples < estimate).mean(axis=0) + (samples == estimate).mean(axis=0) / 2
+    bias = ndtri(np.clip(share, 1 / len(samples), 1 - 1 / len(samples)))
+    centred = left_out.mean(axis=0) - left_out
+    largest = np.abs(centred).max(axis=0)
+    centred = centred / np.where(largest > 0, largest, 1.0)
+    acceleration = (centred**3).sum(axis=0) / (6 * np.maximum((centred**2).sum(axis=0), 1.0) ** 1.5)
+    ends = []
+    for z in ndtri(np.array([(1 - level) / 2, (1 + level) / 2])):
+        moved = ndtr(bias + (bias + z) / np.maximum(1 - acceleration * (bias + z), 1e-3))
+        ends.append([np.quantile(samples[:, i], q) for i, q in enumerate(moved)])
+    return np.array(ends)

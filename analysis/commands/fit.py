@@ -11,7 +11,7 @@ from experiments.configuration import InputError
 
 
 def fit(
-    law: Annotated[str, typer.Argument(help="The law, e.g. power-law or power-law-floor.")],
+    law: Annotated[str, typer.Argument(help="The law, e.g. power-law or chinchilla-approach-3.")],
     table: Annotated[Path | None, typer.Argument(help="CSV table, one row per point.")] = None,
     runs: Annotated[
         str | None, typer.Option(help="Instead of a table: all stored runs below this name.")
@@ -21,35 +21,140 @@ def fit(
     flops: Annotated[str | None, typer.Option(help="Column of training FLOPs.")] = None,
     loss: Annotated[str | None, typer.Option(help="Column of the loss.")] = None,
     group: Annotated[
-        str | None, typer.Option(help="Column that names the run; its rows are resampled together.")
+        str | None,
+        typer.Option(
+            help="Column that names the run; its rows are resampled together. `row`: each row is one."
+        ),
+    ] = None,
+    column: Annotated[
+        list[str] | None,
+        typer.Option(help="ROLE=COLUMN for what else the law reads: lr, step, unique, experts, unit, ..."),
+    ] = None,
+    counting: Annotated[
+        str | None,
+        typer.Option(help="What N counts, e.g. active-no-embedding; `all` shows how the exponents move."),
     ] = None,
     drop_highest: Annotated[int, typer.Option(min=0, help="Set aside this many of the highest losses.")] = 0,
     floor: Annotated[float, typer.Option(min=0.0, help="Irreducible loss, taken as known.")] = 0.0,
     delta: Annotated[
         float | None, typer.Option(help="Huber's corner in log loss; default least squares.")
     ] = None,
+    resamples: Annotated[int, typer.Option(min=100, help="Resamples of the runs.")] = 4000,
+    at: Annotated[
+        list[str] | None, typer.Option("--predict", help="Predict a run, e.g. n=7e9,d=1.4e11.")
+    ] = None,
+    optimal_for: Annotated[
+        list[float] | None, typer.Option(help="Best N and D for this many FLOPs; may be given several times.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Also draw residuals and iso curves: .html or .png.")
+    ] = None,
     out: Out = None,
     store: Store = ROOT,
     as_json: AsJson = False,
 ) -> None:
     """Fit a scaling law, with intervals, hold-out by scale, and a plain word on what is not identified."""
-    from analysis.fit import fit_law, ladder_points, table_points
-    from analysis.laws import find
+    from analysis.fit.by_counting import fit_by_counting
+    from analysis.fit.points import ladder_points, table_points
+    from analysis.laws import AllocationLaw, find, find_any
 
-    chosen, metric = find(law), None
+    chosen, metric = find_any(law), None
     if table is not None and runs is not None:
         raise InputError("give a table or --runs NAME, not both")
     if delta is not None and delta <= 0:
         raise InputError(f"--delta {delta} must be above 0")
+    columns = {"n": n, "d": d, "flops": flops, "loss": loss, "group": group} | _roles(column or [])
     if runs is not None:
         points, metric = ladder_points(runs_below(runs, store))
     elif table is None:
         raise InputError("give a CSV table, or --runs NAME for stored runs")
+    elif counting == "all":
+        rules = fit_by_counting(find(law), _read_csv(table), columns, str(table), delta, drop_highest)
+        finish({"law": law, "counting": rules}, out, as_json, _print_counting)
+        return
     else:
-        columns = {"n": n, "d": d, "flops": flops, "loss": loss, "group": group}
-        points = table_points(_read_csv(table), columns, chosen, str(table))
-    document = fit_law(chosen, points, floor, delta, drop_highest) | {"metric": metric}
+        points = table_points(_read_csv(table), columns, chosen, str(table), counting)
+    if drop_highest >= len(points):
+        raise InputError(f"--drop-highest {drop_highest} leaves nothing of {len(points)} points")
+    if isinstance(chosen, AllocationLaw):
+        document = _allocation(chosen, points, drop_highest, resamples, {"--floor": floor, "--delta": delta,
+                               "--predict": at, "--optimal-for": optimal_for, "--plot": plot})  # fmt: skip
+    else:
+        document = _law(
+            chosen, points, (floor, delta, drop_highest, resamples), at or [], optimal_for or [], plot
+        )
+    document |= {"metric": metric, "counting": counting or (f"as in column {n}" if n else "as given")}
     finish(document, out, as_json, _print_fit)
+
+
+def _roles(pairs: list[str]) -> dict[str, str | None]:
+    """`ROLE=COLUMN` of each."""
+    roles: dict[str, str | None] = {}
+    for pair in pairs:
+        role, equals, column = pair.partition("=")
+        if not (role and equals and column):
+            raise InputError(f"--column {pair}: write ROLE=COLUMN, e.g. unique=unique_tokens")
+        roles[role] = column
+    return roles
+
+
+def _allocation(
+    law: Any, points: Any, drop_highest: int, resamples: int, others: dict[str, Any]
+) -> dict[str, Any]:
+    from analysis.fit.allocation import fit_allocation
+
+    for option, value in others.items():
+        if value:
+            raise InputError(
+                f"{law.name} fits the best model size of each budget; {option} does not apply to it"
+            )
+    kept = points.loc[
+        points["loss"].sort_values(kind="stable").index[: len(points) - drop_highest]
+    ].sort_index()
+    return fit_allocation(law, kept, resamples) | {"n_points": len(points)}
+
+
+def _law(
+    law: Any,
+    points: Any,
+    options: tuple[float, float | None, int, int],
+    at: list[str],
+    budgets: list[float],
+    plot: Path | None,
+) -> dict[str, Any]:
+    import pandas as pd
+
+    from analysis.fit.allocation import allocate
+    from analysis.fit.estimate import describe, estimate
+    from analysis.fit.figure import draw
+    from analysis.fit.prediction import predict
+
+    if plot is not None and plot.suffix not in (".html", ".png"):
+        raise InputError(f"--plot {plot}: give a file that ends in .html or .png")
+    wanted = [_values(text, law.variables) for text in at]
+    if wanted and law.features is not None:
+        raise InputError(f"{law.name} predicts from a whole schedule; --predict takes single numbers")
+    fitted = estimate(law, points, *options)
+    document = describe(fitted)
+    if wanted:
+        document["predictions"] = predict(fitted, pd.DataFrame(wanted))
+    if budgets:
+        document["optimal"] = allocate(fitted, budgets)
+    if plot is not None:
+        draw(fitted, plot)
+    return document
+
+
+def _values(text: str, variables: tuple[str, ...]) -> dict[str, float]:
+    """`n=7e9,d=1e11` as numbers, one for each variable."""
+    try:
+        values = {name: float(number) for name, number in (part.split("=") for part in text.split(","))}
+    except ValueError:
+        values = {}
+    if set(values) != set(variables) or not all(0 < value < float("inf") for value in values.values()):
+        example = ",".join(f"{variable}=NUMBER" for variable in variables)
+        raise InputError(f"--predict {text}: write {example}, each above 0")
+    return values
 
 
 def _read_csv(path: Path) -> Any:
@@ -63,19 +168,59 @@ def _read_csv(path: Path) -> Any:
         raise InputError(f"{path}: not a readable CSV table ({error})") from None
 
 
+def _print_counting(document: dict[str, Any]) -> None:
+    names: list[str] = []
+    rows = []
+    for rule, result in document["counting"].items():
+        values = result["parameters"] | {f"C^{k}": v for k, v in result.get("allocation", {}).items()}
+        names = list(values)
+        known = result["identified"]
+        rows.append([rule, *(_cell(v, known.get(name, True)) for name, v in values.items())])
+    show(f"{document['law']} by what N counts", ["N counts", *names], rows)
+
+
+def _cell(parameter: dict[str, Any], known: bool) -> str:
+    low, high = parameter["interval"]
+    return (
+        f"{parameter['value']:.4g} ({low:.3g} to {high:.3g})"
+        if known
+        else f"not identified ({low:.1g} to {high:.1g})"
+    )
+
+
 def _print_fit(document: dict[str, Any]) -> None:
-    rows = [
-        [name, f"{p['value']:.6g}", *(f"{p[k][0]:.4g} to {p[k][1]:.4g}" for k in ("interval", "t_interval")),
-         "yes" if document["identified"][name] else "no"]
-        for name, p in document["parameters"].items()
-    ]  # fmt: skip
+    intervals = [
+        k
+        for k in ("interval", "bca_interval", "t_interval")
+        if k in next(iter(document["parameters"].values()))
+    ]
+    heads = {"interval": "95 % bootstrap", "bca_interval": "BCa", "t_interval": "95 % from residuals"}
+    rows = []
+    for name, p in document["parameters"].items():
+        known = document["identified"][name]
+        value = f"{p['value']:.6g}" if known else "not identified"
+        digits = 4 if known else 1
+        rows.append([name, value, *(f"{p[k][0]:.{digits}g} to {p[k][1]:.{digits}g}" for k in intervals)])
     title = f"{document['law']}: {document['n_used']} of {document['n_points']} points, {document['status']}"
-    show(title, ["parameter", "estimate", "95 % bootstrap", "95 % from residuals", "identified"], rows)
+    show(title, ["parameter", "estimate", *(heads[k] for k in intervals)], rows)
+    print(f"N counted: {document['counting']}. Objective {document['objective']:.7g}.")
     held = document["holdout"]
     if held.get("reason") is None:
         print(
             f"Largest held out: predicted {held['predicted']:.5g}, was {held['actual']:.5g} "
-            f"({100 * held['relative_error']:+.2f} %)"
+            f"({100 * held['relative_error']:+.2f} %), {held['extrapolation']:.3g}x beyond the fitted"
         )
+    for row in document.get("predictions", []):
+        low, high = row["interval"]
+        print(f"Predicted {row['predicted']:.5g} ({low:.5g} to {high:.5g}), {row['distance']}")
+    for row in document.get("optimal", []):
+        parts = ", ".join(f"{k} {_range(row[k])}" for k in ("n", "d", "loss"))
+        print(f"Best for {row['flops']:.3g} FLOPs: {parts}; {row['extrapolation']}")
     for warning in document["warnings"]:
         print(f"Warning: {warning}", file=sys.stderr)
+
+
+def _range(entry: dict[str, Any]) -> str:
+    if entry["interval"] is None:
+        return f"{entry['value']:.3g} (no interval: many resamples have no optimum)"
+    return f"{entry['value']:.4g} ({entry['interval'][0]:.3g} to {entry['interval'][1]:.3g})"

@@ -7,20 +7,13 @@ close to it.
 
 import numpy as np
 
-from analysis.laws.law import Law, Numbers, bounded_exp
-
-# theta = (log A, alpha)
-
-
-def log_loss(theta: Numbers, x: Numbers) -> Numbers:
-    """log L `[batch, n]` for theta `[batch, 2]` and compute `[n, 1]`."""
-    return theta[:, :1] - theta[:, 1:] * np.log(x[:, 0])
+from analysis.laws.forms import sum_of_powers
+from analysis.laws.law import Law, Numbers
 
 
-def jacobian(theta: Numbers, x: Numbers) -> Numbers:
-    """d log L / d theta `[batch, n, 2]`: (1, -log C)."""
-    row = np.stack([np.ones(len(x)), -np.log(x[:, 0])], axis=-1)
-    return np.broadcast_to(row, (len(theta), *row.shape))
+def terms(x: Numbers) -> Numbers:
+    """A * C^-alpha as `[1, n, (log A, alpha)]`."""
+    return sum_of_powers.columns(len(x), 2, _0=1, _1=-np.log(x[:, 0]))[None]
 
 
 def start(x: Numbers, loss: Numbers) -> Numbers:
@@ -29,18 +22,14 @@ def start(x: Numbers, loss: Numbers) -> Numbers:
     return np.array([intercept, -slope])
 
 
-def report(theta: Numbers) -> Numbers:
-    """(A, alpha) `[batch, 2]`."""
-    return np.stack([bounded_exp(theta[:, 0]), theta[:, 1]], axis=-1)
-
-
 LAW = Law(
     name="power-law",
     variables=("flops",),
     parameters=("A", "alpha"),
-    log_loss=log_loss,
-    jacobian=jacobian,
+    positive=("A",),
+    log_loss=sum_of_powers.log_loss(terms),
+    linearised=sum_of_powers.linearised(terms),
     start=start,
-    report=report,
     source="Kaplan et al. 2020, arXiv 2001.08361, eq. 1.3",
+    scale=("flops",),
 )
