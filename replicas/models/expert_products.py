@@ -53,6 +53,7 @@ def expert_capacity(tokens: int, top_k: int, n_experts: int, capacity_factor: fl
     return max(1, math.ceil(capacity_factor * tokens * top_k / n_experts))
 
 
+@torch.compiler.disable  # how many rows an expert has depends on the tokens
 def routed_experts(
     x: Tensor,
     selected: Tensor,

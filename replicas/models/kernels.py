@@ -151,6 +151,9 @@ def cross_entropy_with_z(logits: Tensor, targets: Tensor, z_loss: float) -> tupl
 _FEW = 4  # up to which k maxima are faster than a partial sort on a CPU; measured on 2048 rows of 96
 
 
+@torch.library.custom_op(
+    "maquette::top_k", mutates_args=()
+)  # numpy would break the graphs of `torch.compile`
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Which k entries of each row are largest, and the largest of the others; k is below the row's length.
 
@@ -162,10 +165,15 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """
     if scores.device.type != "cpu" or k > _FEW or scores.dtype not in (torch.float32, torch.float64):
         top = torch.topk(scores, k + 1, dim=-1)
-        return top.indices[:, :-1], top.values[:, -1:]
+        return top.indices[:, :-1].clone(), top.values[:, -1:].clone()
     rest, columns = scores.detach().clone(), []
     for _ in range(k):
         # numpy's search is several times faster over rows of some hundred; it takes the first of equals, too
         columns.append(torch.from_numpy(rest.numpy().argmax(-1)).unsqueeze(-1))
         rest.scatter_(-1, columns[-1], -torch.inf)
     return torch.cat(columns, -1), rest.amax(-1, keepdim=True)
+
+
+@top_k.register_fake
+def _(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return scores.new_empty((len(scores), k), dtype=torch.int64), scores.new_empty((len(scores), 1))

@@ -303,12 +303,14 @@ class LatentMoE(nn.Module):
     ) -> Routing:
         n_experts = self.config.n_experts
         probability, lse = softmax_and_lse(logits)
-        share = torch.bincount(selected.flatten(), minlength=n_experts).to(logits.dtype) / selected.numel()
+        assignments = selected.flatten()
+        # `bincount` has no shape that `torch.compile` could know
+        load = assignments.new_zeros(n_experts).scatter_add_(0, assignments, torch.ones_like(assignments))
         return Routing(
             selected=selected,
             combine=combine,
             margins=logits - threshold,
-            share=share,
+            share=load.to(logits.dtype) / selected.numel(),
             probability=probability.mean(0),
             router_z_loss=lse.square().mean(),
             drop_fraction=dropped,

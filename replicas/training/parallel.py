@@ -1,6 +1,8 @@
 """How a model is spread over devices: the Lightning strategy, sharding, recomputation, compilation."""
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,7 +75,12 @@ def prepare(model: LanguageModel, machine: Machine, mesh: DeviceMesh | None) -> 
 
     Args:
         mesh: one-dimensional device mesh of all ranks; only asked for with `fsdp`.
+
+    Raises:
+        InputError: blocks are to be compiled for a CPU, and there is no C++ compiler.
     """
+    if machine.compile:
+        _check_compiler(machine)
     for block in model.blocks():
         if machine.activation_checkpointing:
             _recompute(block)
@@ -89,6 +96,18 @@ def prepare(model: LanguageModel, machine: Machine, mesh: DeviceMesh | None) -> 
                 fully_shard(experts, mesh=column, mp_policy=policy)
         for module in (*model.blocks(), model):
             fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+def _check_compiler(machine: Machine) -> None:
+    on_cpu = machine.accelerator == "cpu" or not torch.accelerator.is_available()
+    compiler = os.environ.get(
+        "CXX", "clang++" if sys.platform == "darwin" else "g++"
+    )  # as inductor looks for it
+    if on_cpu and shutil.which(compiler) is None:
+        raise InputError(
+            f"`machine.compile` needs a C++ compiler on a CPU, and there is no {compiler}; install it, name another "
+            "one in CXX, or leave `compile` false"
+        )
 
 
 def _shared_out(

@@ -1,6 +1,7 @@
 """Precisions and compilation leave the curve where it was, and the master weights in float32."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,9 +59,17 @@ def test_compiled_blocks_compute_the_same(curve: Curve, monkeypatch: pytest.Monk
         compile_module(module, backend="aot_eager")  # traced as for any backend, without building C++
 
     monkeypatch.setattr(nn.Module, "compile", note)
+    monkeypatch.setenv("CXX", sys.executable)  # is asked for, never run
     rows = curve(steps=2, compile=True)
     assert len(compiled) == 2
     assert losses(rows) == pytest.approx(losses(curve(steps=2)), rel=1e-4)
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="a GPU needs no C++ compiler")
+def test_a_missing_compiler_is_said(curve: Curve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(InputError, match=r"`machine\.compile` needs a C\+\+ compiler .* no-such-compiler"):
+        curve(steps=1, compile=True)
 
 
 def test_dynamic_loss_scaling_finds_its_scale(
