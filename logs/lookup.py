@@ -1,9 +1,14 @@
 """Runs by what a user calls them: a stored name, a prefix of such names, or the path of a log."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from experiments.configuration import InputError
-from logs.schema import Run
+
+if TYPE_CHECKING:  # the command line answers without pandas
+    from logs.schema import Run
 
 
 def a_path(text: str | Path) -> Path:
