@@ -74,6 +74,7 @@ def compare(
         "metric": metric,
         "x": x or pairs[0]["normal_form"]["x"],
         "y": y or pairs[0]["normal_form"]["y"],
+        "irreducible": irreducible,
         "reference_fraction": reference.at if reference else None,
         "reference_window": [reference.lo, reference.hi] if reference else None,
         "pairs": pairs,

@@ -33,14 +33,14 @@ def ablate(
 def _print_ablation(document: dict[str, Any]) -> None:
     rows = [
         [mixture["mixture"], name, f"{effect['difference']:+.4f}", _range(effect["interval"]),
-         _range(effect["bootstrap_interval"]), _number(effect["minimum_detectable"]), effect["verdict"]]
+         _number(effect["minimum_detectable"]), effect["verdict"]]
         for mixture in document["mixtures"]
         for name, effect in [("overall", mixture["overall"]), *mixture["domains"].items()]
     ]  # fmt: skip
     correction = document["correction"]
     show(
         f"Bits per byte minus {document['baseline']} (below zero is better)",
-        ["variant", "set", "difference", "95 % t", "95 % bootstrap", "detectable", "verdict"],
+        ["variant", "set", "difference", "95 %", "detectable", "verdict"],
         rows,
     )
     print(

@@ -1,6 +1,7 @@
 """`maquette report`: the page, its pictures and its findings."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,34 +13,43 @@ from experiments.configuration import write_json
 
 def report(
     out: Annotated[
-        Path, typer.Option(help="Folder with compare.json, fit.json, ablation.json; the page goes there.")
+        Path,
+        typer.Option(
+            help="Folder with compare.json and, where made, fit.json, ablation.json, diagnosis.json, forecast.json; "
+            "the page goes there."
+        ),
     ] = Path("reports"),
     store: Store = ROOT,
     as_json: AsJson = False,
 ) -> None:
-    """Write index.html, figures/*.png and findings.json from what compare, fit and ablate found."""
-    from analysis.report.documents import read_document
+    """Write index.html, figures/*.png and findings.json from what the other commands found."""
+    from analysis.report.documents import read_results
     from analysis.report.findings import findings
     from analysis.report.overlay import overlay_data
     from analysis.report.page import write_page
     from analysis.report.pictures import write_pictures
     from logs.store import read_run
 
-    comparison, fitted, ablation = (read_document(out, name) for name in ("compare", "fit", "ablation"))
-    own = [read_run(pair["own"], store) for pair in comparison["pairs"]]
-    public = read_run(comparison["public"], store)
-    found = findings(comparison, fitted, ablation)
-    write_json(out / "findings.json", found)
-    pictures = write_pictures(out / "figures", overlay_data(own, public, comparison), fitted, ablation)
-    write_page(out / "index.html", own, public, comparison, fitted, ablation, found)
+    results = read_results(out)
+    own = [read_run(pair["own"], store) for pair in results.comparison["pairs"]]
+    public = read_run(results.comparison["public"], store)
+    sentences = [finding.sentence for finding in findings(**asdict(results))]
+    write_json(out / "findings.json", sentences)
+    overlay = overlay_data(own, public, results.comparison)
+    pictures = write_pictures(out / "figures", overlay, results.fit, results.ablation)
+    write_page(out / "index.html", own, public, **asdict(results))
     if as_json:
         print(
             json.dumps(
-                {"report": str(out / "index.html"), "findings": found, "figures": [str(p) for p in pictures]},
+                {
+                    "report": str(out / "index.html"),
+                    "findings": sentences,
+                    "figures": [str(p) for p in pictures],
+                },
                 indent=2,
             )
         )
         return
-    for i, finding in enumerate(found, 1):
-        print(f"{i}. {finding}")
+    for i, sentence in enumerate(sentences, 1):
+        print(f"{i}. {sentence}")
     print(f"report: {out / 'index.html'}")

@@ -1,6 +1,7 @@
-"""What the report reads of compare.json, fit.json and ablation.json, checked before anything is drawn."""
+"""What the report reads of the results in its folder, checked before anything is drawn."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -76,6 +77,9 @@ class Effect(BaseModel):
     interval: Interval | None
     per_seed: list[float]
     n: int
+    bootstrap_interval: Interval | None
+    effect_size: float | None
+    p_holm: float | None
     minimum_detectable: float | None
     seeds_needed: int | None
     verdict: str
@@ -89,6 +93,7 @@ class Mixture(BaseModel):
     overall: Effect
     domains: dict[str, Effect]
     curves: dict[str, list[Table]]
+    apart_from_step: dict[str, int | None]
 
 
 class Ablation(BaseModel):
@@ -97,7 +102,62 @@ class Ablation(BaseModel):
     baseline: str
     domains: list[str]
     seed_noise: dict[str, Table]
+    correction: Table
     mixtures: Annotated[list[Mixture], Field(min_length=1)]
+    warnings: list[str]
+
+
+class Found(BaseModel):
+    """One thing that was found in a log."""
+
+    kind: str
+    severity: str
+    onset_step: int | None
+    end_step: int | None = None
+    evidence: Any
+    causes: list[str]
+    try_first: str
+
+
+class Phase(BaseModel):
+    """A stretch of a run that behaves alike."""
+
+    name: str
+    first_step: int
+    last_step: int
+
+
+class Diagnosed(BaseModel):
+    """What was found in one run's log."""
+
+    run: str
+    verdict: str
+    findings: list[Found]
+    phases: list[Phase]
+
+
+class Diagnosis(BaseModel):
+    """diagnosis.json of several runs; of one run it is a `Diagnosed` alone."""
+
+    runs: Annotated[list[Diagnosed], Field(min_length=1)]
+
+
+class Landing(BaseModel):
+    """What is predicted at one point of a run, and what came."""
+
+    fraction: float
+    step: int
+    predicted: float
+    interval: Interval | None
+    landed: float | None
+
+
+class Forecast(BaseModel):
+    """forecast.json"""
+
+    run: str
+    points: Annotated[list[Landing], Field(min_length=1)]
+    method: str
     warnings: list[str]
 
 
@@ -105,12 +165,47 @@ KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "compare": (Comparison, "compare OWN..."),
     "fit": (Fit, "fit power-law --runs own/ladder"),
     "ablation": (Ablation, "ablate"),
+    "diagnosis": (Diagnosis, "diagnose RUN..."),
+    "forecast": (Forecast, "forecast RUN"),
 }
 """By the name of the file: what must be in it, and the command that makes it."""
 
 
+@dataclass(frozen=True)
+class Results:
+    """What the page draws; what is None has no section. `comparison` is compare.json as it stands, and so on;
+    `diagnosis` the documents of the single runs."""
+
+    comparison: Table
+    fit: Table | None = None
+    ablation: Table | None = None
+    diagnosis: list[Table] | None = None
+    forecast: Table | None = None
+
+
+def read_results(folder: Path) -> Results:
+    """The results in `folder`: compare.json, and of the others those that are there.
+
+    Raises:
+        InputError: compare.json is not there, or one that is there is not what its command writes.
+    """
+    found = {name: read_document(folder, name) for name in KINDS if name == "compare" or _there(folder, name)}
+    return Results(
+        comparison=found["compare"],
+        fit=found.get("fit"),
+        ablation=found.get("ablation"),
+        diagnosis=found["diagnosis"]["runs"] if "diagnosis" in found else None,
+        forecast=found.get("forecast"),
+    )
+
+
+def _there(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.json").exists()
+
+
 def read_document(folder: Path, name: str) -> dict[str, Any]:
-    """`folder/<name>.json` as the command wrote it; `name` is one of `KINDS`.
+    """`folder/<name>.json` as the command wrote it, a diagnosis of one run as that of several; `name` is one of
+    `KINDS`.
 
     Raises:
         InputError: not there, not JSON, or not what the command writes; the command is named.
@@ -127,6 +222,8 @@ def read_document(folder: Path, name: str) -> dict[str, Any]:
     if not isinstance(data, dict):
         kind = "null" if data is None else type(data).__name__
         raise InputError(f"{path}: holds {kind} where an object is expected; make it anew with {remake}")
+    if model is Diagnosis and "run" in data:
+        data = {"runs": [data]}
     try:
         parse(model, data, str(path))
     except InputError as error:

@@ -2,20 +2,39 @@
 
 import json
 from html import escape
+from itertools import count
 from pathlib import Path
 from string import Template
 from typing import Any
 
 from analysis.report import sections
+from analysis.report.findings import findings
+from analysis.report.health import health
 from analysis.report.overlay import overlay_data
 from experiments.configuration import InputError, write_whole
 from logs.schema import Run
 
-FOLDER = Path(__file__).parent
+BROWSER = Path(__file__).parent / "browser"
+PLOTLY = Path(__file__).parent / "vendor" / "plotly-basic.min.js"
+SCRIPTS = ("figure.js", "overlay.js", "ladder.js", "ablation.js", "forecast.js", "start.js")
+"""In this order: each uses names of those before it."""
 
 LOSS_LABELS = {
     "eval/mean/loss": "final evaluation loss, nats per token",
     "train/loss": "final training loss, nats per token",
+}
+
+NAMES = {
+    "findings": "Overview",
+    "curves": "Curves",
+    "health": "Health",
+    "ledger": "Ledger",
+    "scaling": "Ladder",
+    "mixtures": "Ablation",
+    "prediction": "Forecast",
+    "words": "Words",
+    "reproduce": "Reproduce",
+    "sources": "Sources",
 }
 
 
@@ -26,7 +45,8 @@ def write_page(
     comparison: dict[str, Any],
     fit: dict[str, Any] | None = None,
     ablation: dict[str, Any] | None = None,
-    findings: list[str] | None = None,
+    diagnosis: list[dict[str, Any]] | None = None,
+    forecast: dict[str, Any] | None = None,
     x: str = "fraction",
     y: str = "relative",
 ) -> None:
@@ -35,36 +55,52 @@ def write_page(
     Sections whose result is None are left out, so the same page serves `maquette compare` alone.
 
     Args:
+        diagnosis: the documents of single runs.
         x: x axis of the overlay's first view, a key of `analysis.curves.AXES`.
-        y: its measure, a key of `analysis.report.overlay.MEASURES`.
+        y: its measure, a key of `analysis.measures.MEASURES` or a metric that all runs log.
 
     Raises:
         InputError: no curve can be drawn as `y` over `x`.
     """
-    from plotly.offline import get_plotlyjs
-
-    overlay = overlay_data(own, public, comparison)
+    overlay = overlay_data(own, public, comparison, diagnosis)
     check_view(overlay, x, y)
     overlay["start"] = {"x": x, "y": y}
-    data: dict[str, Any] = {"overlay": overlay}
-    parts = [sections.findings(findings)] if findings else []
-    parts += [sections.overlay(own, public, comparison, overlay), sections.ledger(comparison)]
+    data: dict[str, Any] = {"overlay": overlay, "fit": None, "ablation": ablation, "forecast": forecast}
+    found = findings(comparison, fit, ablation, diagnosis, forecast)
+    titles = {finding.section: finding.title for finding in found}
+    number = (f"Figure {n}." for n in count(1))
+    parts = {
+        "findings": sections.overview(found, own, public, comparison, diagnosis),
+        "curves": sections.overlay(own, public, comparison, overlay, titles["curves"], next(number)),
+    }
+    if diagnosis:
+        parts["health"] = health(diagnosis, titles["health"])
+    parts["ledger"] = sections.ledger(comparison)
     if fit is not None:
-        data["fit"] = fit | {"loss_label": LOSS_LABELS.get(fit.get("metric", ""), "loss")}
-        parts.append(sections.ladder(data["fit"]))
+        data["fit"] = fit | {"loss_label": LOSS_LABELS.get(fit.get("metric") or "", "loss")}
+        parts["scaling"] = sections.ladder(data["fit"], titles["scaling"], next(number))
     if ablation is not None:
-        data["ablation"] = ablation
-        parts.append(sections.ablation(ablation))
-    parts += [sections.reproduce(), sections.sources([public, *own])]
-    title = public.facts.title or public.name
-    page = Template((FOLDER / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escape(f"Small replicas over {title}"),
-        lead=escape(sections.LEAD.format(public=title)),
-        style=(FOLDER / "page.css").read_text(encoding="utf-8"),
-        sections="\n".join(parts),
+        parts["mixtures"] = sections.ablation(ablation, titles["mixtures"], next(number))
+    if forecast is not None:
+        parts["prediction"] = sections.forecast(forecast, titles["prediction"], next(number))
+    parts |= {
+        "words": sections.words(),
+        "reproduce": sections.reproduce(),
+        "sources": sections.sources([public, *own]),
+    }
+    _write(path, public.facts.title or public.name, parts, data)
+
+
+def _write(path: Path, public: str, parts: dict[str, str], data: dict[str, Any]) -> None:
+    page = Template((BROWSER / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(f"Small replicas over {public}"),
+        lead=escape(sections.LEAD.format(public=public)),
+        style=(BROWSER / "page.css").read_text(encoding="utf-8"),
+        contents="".join(f'<a href="#{name}">{NAMES[name]}</a>' for name in parts),
+        sections="\n".join(parts.values()),
         data=json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"),
-        plotly=get_plotlyjs().replace("</script", "<\\/script"),
-        script=(FOLDER / "page.js").read_text(encoding="utf-8"),
+        plotly=PLOTLY.read_text(encoding="utf-8").replace("</script", "<\\/script"),
+        script="\n".join((BROWSER / name).read_text(encoding="utf-8") for name in SCRIPTS),
     )
     with write_whole(path) as stream:
         stream.write(page)

@@ -25,15 +25,16 @@ INK = "#1d2226"
 
 
 def write_pictures(
-    folder: Path, overlay: dict[str, Any], fit: dict[str, Any], ablation: dict[str, Any]
+    folder: Path, overlay: dict[str, Any], fit: dict[str, Any] | None, ablation: dict[str, Any] | None
 ) -> list[Path]:
-    """Write `overlay.png`, `ladder.png` and `ablation.png` into `folder`; the same input gives the same
-    bytes."""
-    return [
-        _save(folder / "overlay.png", _overlay(overlay)),
-        _save(folder / "ladder.png", _ladder(fit)),
-        _save(folder / "ablation.png", _ablation(ablation)),
-    ]
+    """Write `overlay.png` and, of what is there, `ladder.png` and `ablation.png` into `folder`; the same input gives
+    the same bytes."""
+    figures = {"overlay": _overlay(overlay)}
+    if fit is not None:
+        figures["ladder"] = _ladder(fit)
+    if ablation is not None:
+        figures["ablation"] = _ablation(ablation)
+    return [_save(folder / f"{name}.png", figure) for name, figure in figures.items()]
 
 
 def _save(path: Path, figure: "Figure") -> Path:

@@ -1,45 +1,17 @@
 """The report's HTML tables."""
 
-from collections.abc import Iterable
 from html import escape
 from typing import Any
 
+from analysis.curves import points
+from analysis.report.elements import number, table, tag
 from analysis.report.findings import short
 from logs.catalogue import load_catalogue
 from logs.schema import Run
 
-TAGS = {"comparable": "comparable", "shape only": "shape", "not comparable": "not"}
-
-
-def number(value: Any) -> str:
-    """A value for people: `535.3 B`, `0.05`, `yes`, `not stated`."""
-    if value is None:
-        return "not stated"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str):
-        return value
-    if isinstance(value, int) and abs(value) < 1_000_000:
-        return f"{value:,}"
-    for limit, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.4g} {unit}"
-    return f"{value:.4g}"
-
-
-def table(header: Iterable[str], rows: Iterable[Iterable[str]], kind: str = "") -> str:
-    """An HTML table; the cells are HTML, the first of a row is its heading. On a phone each row becomes a
-    card."""
-    header = list(header)
-    head = "".join(f"<th>{cell}</th>" for cell in header)
-    body = ""
-    for row in rows:
-        first, *rest = row
-        cells = "".join(
-            f'<td data-label="{label}">{cell}</td>' for label, cell in zip(header[1:], rest, strict=True)
-        )
-        body += f"<tr><th>{first}</th>{cells}</tr>"
-    return f'<table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+TAGS = {"comparable": "good", "shape only": "shape", "not comparable": "bad"}
+HEALTH = {"healthy": "good", "warning": "shape", "diverged": "bad"}
+VERDICTS = {"better": "good", "worse": "bad", "within noise": "note"}
 
 
 def ledger_table(comparison: dict[str, Any]) -> str:
@@ -61,8 +33,14 @@ def ledger_table(comparison: dict[str, Any]) -> str:
         own = escape(own) if len(set(values)) == 1 else own
         consequence = worst["consequence"]
         why = f'<span class="why">{escape(worst["why"])}</span>' if worst["why"] else ""
-        tag = f'<span class="tag {TAGS[consequence]}">{consequence}</span>{why}'
-        rows.append([escape(worst["aspect"]), own, escape(number(worst["public"])), tag])
+        rows.append(
+            [
+                escape(worst["aspect"]),
+                own,
+                escape(number(worst["public"])),
+                f"{tag(TAGS[consequence], consequence)}{why}",
+            ]
+        )
     return table(["aspect", "own", escape(comparison["public"]), "so it is"], rows)
 
 
@@ -125,34 +103,93 @@ def _range(interval: list[float]) -> str:
 
 
 def ablation_table(ablation: dict[str, Any]) -> str:
-    """Overall effect of each mixture with its verdict."""
+    """Every mixture on every set: difference, intervals, effect size, what could have been found, verdict."""
     rows = []
     for mixture in ablation["mixtures"]:
-        effect = mixture["overall"]
-        interval = (
-            f"{effect['interval'][0]:+.4f} to {effect['interval'][1]:+.4f}"
-            if effect["interval"]
-            else "not known"
-        )
-        detectable = (
-            f"{effect['minimum_detectable']:.4f}" if effect["minimum_detectable"] is not None else "not known"
-        )
-        needed = effect["seeds_needed"]
-        verdict = effect["verdict"]
-        if verdict == "needs more seeds" and needed:
-            verdict = f"needs more seeds (about {needed} to settle a difference of this size)"
-        rows.append(
-            [
-                escape(mixture["mixture"]),
-                f"{effect['difference']:+.4f}",
-                interval,
-                detectable,
-                escape(verdict),
-            ]
-        )
-    return table(
-        ["mixture", "overall difference", "95 % interval", "smallest detectable", "verdict"], rows, "number"
-    )
+        for name, effect in [("overall", mixture["overall"]), *mixture["domains"].items()]:
+            verdict = effect["verdict"]
+            rows.append(
+                [
+                    escape(f"{mixture['mixture']}, {name}"),
+                    f"{effect['difference']:+.4f}",
+                    _signed_range(effect["interval"]),
+                    _signed_range(effect["bootstrap_interval"]),
+                    f"{effect['effect_size']:+.1f}" if effect["effect_size"] is not None else "not known",
+                    f"{effect['minimum_detectable']:.4f}"
+                    if effect["minimum_detectable"] is not None
+                    else "not known",
+                    f"{effect['p_holm']:.2g}" if effect["p_holm"] is not None else "not known",
+                    tag(VERDICTS.get(verdict, "shape"), verdict),
+                ]
+            )
+    header = [
+        "mixture, set", "difference", "95 % t", "95 % bootstrap", "in seed noise", "detectable", "p (Holm)", "verdict",
+    ]  # fmt: skip
+    return table(header, rows, "number dense")
+
+
+def _signed_range(interval: list[float] | None) -> str:
+    return f"{interval[0]:+.4f} to {interval[1]:+.4f}" if interval else "not known"
+
+
+def runs_table(
+    own: list[Run], public: Run, comparison: dict[str, Any], diagnosis: list[dict[str, Any]]
+) -> str:
+    """Size, tokens, last loss, distance in shape and verdict of every run, the public one first."""
+    metric = comparison["metric"]
+    pairs = {pair["own"]: pair for pair in comparison["pairs"]}
+    verdicts = {document["run"]: document["verdict"] for document in diagnosis}
+    rows = []
+    for run in [public, *own]:
+        logged = points(run, metric)
+        pair, verdict = pairs.get(run.name), verdicts.get(run.name)
+        tokens = logged["tokens"].iloc[-1]
+        distance = "reference" if pair is None else "none"
+        if pair is not None and pair["shape_distance"] is not None:
+            distance = f"{100 * pair['shape_distance']:.1f} %"
+        row = [
+            escape(run.facts.title or run.name) if pair is None else escape(short(run.name)),
+            number(float(run.facts.params_active)) if run.facts.params_active else "not stated",
+            number(float(tokens)) if tokens == tokens else "not stated",
+            f"{logged['value'].iloc[-1]:.3f} at step {logged['step'].iloc[-1]:,}",
+            distance,
+        ]
+        rows.append([*row, tag(HEALTH.get(verdict, "note"), verdict) if verdict else "not looked at"])
+    header = [
+        "run",
+        "active parameters",
+        "tokens seen",
+        "last loss, nats per token",
+        "distance in shape",
+        "log",
+    ]
+    return table(header, rows, "number")
+
+
+def events_table(drawn: dict[str, Any]) -> str:
+    """What the public run's team reported, step by step."""
+    rows = [
+        [f"{event['step']:,}", escape(event["kind"]), escape(event["what"]), escape(event["source"])]
+        for event in drawn["events"]
+    ]
+    return table(["step", "kind", "what happened", "source"], rows)
+
+
+def forecast_table(forecast: dict[str, Any]) -> str:
+    """Every point: predicted, interval, landed."""
+    rows = [
+        [
+            f"{100 * point['fraction']:.1f} %",
+            f"{point['step']:,}",
+            f"{point['predicted']:.4f}",
+            f"{point['interval'][0]:.4f} to {point['interval'][1]:.4f}" if point["interval"] else "none",
+            f"{point['landed']:.4f}" if point["landed"] is not None else "not yet",
+            f"{point['landed'] - point['predicted']:+.4f}" if point["landed"] is not None else "",
+        ]
+        for point in forecast["points"]
+    ]
+    header = ["of the run", "step", "predicted", "95 % interval", "landed", "landed − predicted"]
+    return table(header, rows, "number")
 
 
 def sources_table(runs: list[Run]) -> str:

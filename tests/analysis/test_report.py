@@ -25,6 +25,23 @@ PAIR_KEYS = {
     "own", "public", "shape_distance", "interval", "token_shift", "compute_ratio", "grad_norm_landmarks", "schedule",
     "ledger",
 }  # fmt: skip
+SPIKE = {
+    "kind": "divergence", "title": "The run diverged", "onset_step": 100, "peak_step": 120, "end_step": 180,
+    "severity": "severe", "evidence": {"says": "loss 3.1 -> <7.2>"}, "causes": ["learning rate too high"],
+    "try_first": "halve the learning rate",
+}  # fmt: skip
+DIAGNOSIS = [
+    {"run": "own/ladder/small", "verdict": "diverged", "findings": [SPIKE], "phases": []},
+    {"run": "marin-535b", "verdict": "healthy", "findings": [],
+     "phases": [{"name": "slow fall", "first_step": 10, "last_step": 99}]},
+]  # fmt: skip
+FORECAST = {
+    "run": "marin-535b", "method": "floor", "warnings": ["one rung only"],
+    "points": [
+        {"fraction": 0.5, "step": 49, "predicted": 2.2, "interval": [2.1, 2.3], "landed": 2.15, "error": -0.05},
+        {"fraction": 1.0, "step": 99, "predicted": 2.0, "interval": None, "landed": None, "error": None},
+    ],
+}  # fmt: skip
 FIT_KEYS = {
     "law", "n_points", "n_used", "parameters", "objective", "status", "identified", "holdout", "warnings",
 }  # fmt: skip
@@ -92,7 +109,7 @@ def test_the_page_is_self_contained_and_small(reports):
     assert len(page.encode()) < 8_000_000
     before_script = page.split('<script type="application/json"')[0]
     assert not re.search(r'(src|href)="(?!data:|#|https://)', before_script)
-    assert not re.search(r"<(link|script|img|iframe)[^>]+(src|href)=\"https?:", page.split("plotly.js v")[0])
+    assert not re.search(r"<(link|script|img|iframe)[^>]+(src|href)=\"https?:", page.split("* plotly.js")[0])
 
 
 def test_the_page_is_well_formed(reports):
@@ -115,14 +132,38 @@ def test_findings_say_what_the_numbers_say(reports):
     comparison, fit, ablation = (
         json.loads((reports / f"{name}.json").read_text()) for name in ("compare", "fit", "ablation")
     )
-    overlay, ladder, mixtures = findings(comparison, fit, ablation)
+    overlay, ladder, mixtures = (found.sentence for found in findings(comparison, fit, ablation))
     assert f"{100 * comparison['pairs'][0]['shape_distance']:.1f} % for small" in overlay
     assert f"C^-{fit['parameters']['alpha']['value']:.3f}" in ladder
+    assert overlay.startswith("The own curves fall")
     assert ("do not pin" in ladder) == (fit["parameters"]["alpha"]["t_interval"][0] <= 0)
     for mixture in ablation["mixtures"]:
         assert f"{mixture['mixture']} {mixture['overall']['difference']:+.4f}" in mixtures
     fit["parameters"]["alpha"]["t_interval"] = [0.01, 0.1]
-    assert "do not pin" not in findings(comparison, fit, ablation)[1]
+    assert findings(comparison, fit, ablation)[1].title.startswith("Ten times the compute lowers the loss by")
+    mixtures = findings(comparison, ablation=ablation)[1]
+    verdicts = {mixture["mixture"]: mixture["overall"]["verdict"] for mixture in ablation["mixtures"]}
+    assert verdicts["books-heavy"] == "within noise"
+    assert "books-heavy is within seed noise of balanced" in mixtures.title
+
+
+def test_a_section_appears_when_its_document_is_there(reports, store, tmp_path):
+    (tmp_path / "compare.json").write_bytes((reports / "compare.json").read_bytes())
+    (tmp_path / "diagnosis.json").write_text(json.dumps({"runs": DIAGNOSIS}))
+    (tmp_path / "forecast.json").write_text(json.dumps(FORECAST))
+    run("report", "--out", tmp_path, "--store", store)
+    page = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert set(re.findall(r'<section id="(\w+)"', page)) == {
+        "findings", "curves", "health", "ledger", "prediction", "words", "reproduce", "sources",
+    }  # fmt: skip
+    assert [path.name for path in (tmp_path / "figures").iterdir()] == ["overlay.png"]
+    _, health, landed = json.loads((tmp_path / "findings.json").read_text())
+    assert health == "small diverged. small: the run diverged from step 100."
+    assert landed.startswith("marin-535b lands 0.050 below its forecast.")
+    assert "<li>learning rate too high</li>" in page
+    (tmp_path / "diagnosis.json").write_text(json.dumps(DIAGNOSIS[1]))
+    run("report", "--out", tmp_path, "--store", store)
+    assert "The run is healthy" in (tmp_path / "index.html").read_text(encoding="utf-8")
 
 
 def test_a_long_log_is_drawn_small_with_its_spike(make_run, marin):
@@ -168,19 +209,21 @@ def test_a_missing_result_names_the_command_that_makes_it(tmp_path, store):
 
 
 def test_importing_the_command_line_loads_nothing_heavy():
-    heavy = "{'torch', 'pandas', 'numpy', 'scipy', 'plotly', 'matplotlib'}"
+    heavy = "{'torch', 'pandas', 'numpy', 'scipy', 'matplotlib'}"
     code = f"import sys, analysis.cli; print(sorted({heavy} & set(sys.modules)))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert loaded.strip() == "[]"
 
 
-@pytest.mark.parametrize("name", ["compare", "fit", "ablation"])
+@pytest.mark.parametrize("name", ["compare", "fit", "ablation", "diagnosis", "forecast"])
 @pytest.mark.parametrize("text", ["{}", "[]", "null", "3", '"text"', "9" * 5000, "{"])
 def test_a_result_of_the_wrong_shape_names_the_command_that_remakes_it(reports, store, tmp_path, name, text):
     for other in ("compare", "fit", "ablation"):
         (tmp_path / f"{other}.json").write_bytes((reports / f"{other}.json").read_bytes())
     (tmp_path / f"{name}.json").write_text(text)
-    with pytest.raises(InputError, match=rf"{name}\.json.*`maquette (compare|fit|ablate).*--out"):
+    with pytest.raises(
+        InputError, match=rf"{name}\.json.*`maquette (compare|fit|ablate|diagnose|forecast).*--out"
+    ):
         run("report", "--out", tmp_path, "--store", store)
     assert not (tmp_path / "index.html").exists()
 
@@ -200,7 +243,7 @@ def test_one_seed_judges_no_domain(ablation):
     for one in ablation:
         if one.name.endswith("seed-0"):
             by_variant[one.name.split("/")[-2]] = {0: one}
-    sentence = ablation_finding(ablate(by_variant, "balanced"))
+    sentence = ablation_finding(ablate(by_variant, "balanced")).sentence
     assert "1 seed each" in sentence
     assert "noise between seeds is unknown: no domain can be judged" in sentence
     assert "beyond seed noise" not in sentence
