@@ -57,6 +57,11 @@ class QwenStep:
         self.model.set_experts_implementation(fastest)
         return fastest
 
+    def compile(self) -> None:
+        """Compile each layer, the router and experts of which break the graph, as ours do."""
+        for layer in self.model.model.layers:
+            layer.compile()
+
     def forward_backward(self) -> Tensor:
         """Gradients of one batch; returns its loss."""
         self.optimizer.zero_grad()

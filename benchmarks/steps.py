@@ -12,7 +12,7 @@ from torch.nn.utils import get_total_norm
 
 from replicas.models.expert_products import lay_out
 from replicas.models.kernels import cross_entropy_with_z
-from replicas.models.layers import RMSNorm, SwiGLU
+from replicas.models.layers import RMSNorm, SwiGLU, attention_parts
 from replicas.models.marin_moe import MarinMoEConfig
 from replicas.optimizers.groups import build_optimizer
 from replicas.plan import plan
@@ -94,6 +94,11 @@ class MarinStep:
         self.call: Callable[..., Any] = self.model
         self.routings: list[Any] = []
 
+    def compile(self) -> None:
+        """As `machine.compile` does."""
+        for block in self.model.blocks():
+            block.compile()
+
     def forward_backward(self) -> Tensor:
         """Gradients of one batch; returns its loss."""
         self.optimizer.zero_grad()
@@ -126,6 +131,17 @@ class MarinStep:
             if layout.rows_per_expert is not None:
                 empty += len(layout.token) - int(layout.kept.sum())
         return empty * 3 * 2 * 3 * c.latent_dim * c.expert_width
+
+    def hidden_attention_flops(self) -> int:
+        """Operations of attention that a kernel over all keys would do, and which ours leaves out as hidden."""
+        c, seq, left_out = self.config, self.shape.seq_len, 0
+        for layer in range(c.n_layers):
+            window = seq if c.is_global(layer) else c.sliding_window
+            parts = attention_parts(seq, window, self.device)
+            computed = sum((q.stop - q.start) * (k.stop - k.start) for q, k in parts)
+            left_out += seq * seq - computed
+        products = 2 + 5  # forward and backward
+        return left_out * products * 2 * self.shape.batch_sequences * c.n_heads * c.head_dim
 
 
 def interleaved(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:

@@ -86,19 +86,30 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, scale: float
     Returns:
         `[batch, seq, heads, head_dim]`.
     """
-    seq = q.shape[1]
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    # a CPU's kernel computes what the mask hides as well: part of the queries need part of the keys
-    part = max(_PART, -(-seq // 8)) if q.device.type == "cpu" and seq >= 4 * _PART else seq
-    parts = []
-    for first in range(0, seq, part):
-        end, start = min(first + part, seq), max(0, first - window + 1)
-        of_q, of_k, of_v = q[:, :, first:end], k[:, :, start:end], v[:, :, start:end]
-        seen = mask[:, :, first:end, start:end]
-        parts.append(
-            F.scaled_dot_product_attention(of_q, of_k, of_v, attn_mask=seen, scale=scale, enable_gqa=True)
+    outputs = [
+        F.scaled_dot_product_attention(
+            q[:, :, queries],
+            k[:, :, keys],
+            v[:, :, keys],
+            attn_mask=mask[:, :, queries, keys],
+            scale=scale,
+            enable_gqa=True,
         )
-    return (torch.cat(parts, 2) if len(parts) > 1 else parts[0]).transpose(1, 2)
+        for queries, keys in attention_parts(q.shape[2], window, q.device.type)
+    ]
+    return (torch.cat(outputs, 2) if len(outputs) > 1 else outputs[0]).transpose(1, 2)
+
+
+def attention_parts(seq: int, window: int, device: str) -> list[tuple[slice, slice]]:
+    """Which queries are computed together, and the keys that any of them may see.
+
+    A CPU's kernel computes what the mask hides as well, so that part of the queries with part of the keys is less
+    work; elsewhere, and where a sequence is short, all are one part.
+    """
+    part = max(_PART, -(-seq // 8)) if device == "cpu" and seq >= 4 * _PART else seq
+    ends = [(first, min(first + part, seq)) for first in range(0, seq, part)]
+    return [(slice(first, end), slice(max(0, first - window + 1), end)) for first, end in ends]
 
 
 def draw_cut_normal(p: Tensor, sigma: float, generator: torch.Generator) -> None:
