@@ -15,8 +15,8 @@ def report(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder with compare.json and, where made, fit.json, ablation.json, diagnosis.json, forecast.json; "
-            "the page goes there."
+            help="Folder with compare.json and, where made, fit.json, ablation.json, diagnosis.json, forecast.json, "
+            "score.json; the page goes there."
         ),
     ] = Path("reports"),
     store: Store = ROOT,

@@ -161,12 +161,23 @@ class Forecast(BaseModel):
     warnings: list[str]
 
 
+class Score(BaseModel):
+    """score.json: a preregistered forecast and what came."""
+
+    predicted: float
+    interval: Interval
+    landed: float | None
+    inside: bool | None
+    finding: str
+
+
 KINDS: dict[str, tuple[type[BaseModel], str]] = {
     "compare": (Comparison, "compare OWN..."),
     "fit": (Fit, "fit power-law --runs own/ladder"),
     "ablation": (Ablation, "ablate"),
     "diagnosis": (Diagnosis, "diagnose RUN..."),
     "forecast": (Forecast, "forecast RUN"),
+    "score": (Score, "score PREREGISTRATION"),
 }
 """By the name of the file: what must be in it, and the command that makes it."""
 
@@ -181,6 +192,7 @@ class Results:
     ablation: Table | None = None
     diagnosis: list[Table] | None = None
     forecast: Table | None = None
+    score: Table | None = None
 
 
 def read_results(folder: Path) -> Results:
@@ -196,6 +208,7 @@ def read_results(folder: Path) -> Results:
         ablation=found.get("ablation"),
         diagnosis=found["diagnosis"]["runs"] if "diagnosis" in found else None,
         forecast=found.get("forecast"),
+        score=found.get("score"),
     )
 
 

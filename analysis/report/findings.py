@@ -1,4 +1,4 @@
-"""The findings: what compare, diagnose, fit, ablate and forecast found, each a headline and plain sentences."""
+"""The findings: what compare, diagnose, fit, score, ablate and forecast found, each a headline and plain sentences."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,11 +24,14 @@ def findings(
     ablation: dict[str, Any] | None = None,
     diagnosis: list[dict[str, Any]] | None = None,
     forecast: dict[str, Any] | None = None,
+    score: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """One finding per result that is there, in the order of the page: overlay, health, ladder, ablation, forecast."""
+    """One finding per result that is there, in the order of the page: overlay, health, ladder and its score,
+    ablation, forecast."""
     found = [overlay_finding(comparison)]
     found += [health_finding(diagnosis)] if diagnosis else []
     found += [ladder_finding(fit)] if fit else []
+    found += [score_finding(score)] if score else []
     found += [ablation_finding(ablation)] if ablation else []
     found += [forecast_finding(forecast)] if forecast else []
     return found
@@ -117,6 +120,13 @@ def ladder_finding(fit: dict[str, Any]) -> Finding:
             f"({100 * held['relative_error']:+.1f} %)."
         )
     return Finding("scaling", title, text)
+
+
+def score_finding(score: dict[str, Any]) -> Finding:
+    """Whether the largest rung landed where it had been forecast before its training."""
+    titles = {True: "landed inside", False: "landed outside", None: "has not reached"}
+    title = f"The largest rung {titles[score['inside']]} the interval written down before its training"
+    return Finding("scaling", title, score["finding"])
 
 
 def ablation_finding(ablation: dict[str, Any]) -> Finding:

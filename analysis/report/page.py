@@ -47,6 +47,7 @@ def write_page(
     ablation: dict[str, Any] | None = None,
     diagnosis: list[dict[str, Any]] | None = None,
     forecast: dict[str, Any] | None = None,
+    score: dict[str, Any] | None = None,
     x: str = "fraction",
     y: str = "relative",
 ) -> None:
@@ -56,6 +57,7 @@ def write_page(
 
     Args:
         diagnosis: the documents of single runs.
+        score: what came of the ladder's own preregistration; the overview tells it.
         x: x axis of the overlay's first view, a key of `analysis.curves.AXES`.
         y: its measure, a key of `analysis.measures.MEASURES` or a metric that all runs log.
 
@@ -66,8 +68,8 @@ def write_page(
     check_view(overlay, x, y)
     overlay["start"] = {"x": x, "y": y}
     data: dict[str, Any] = {"overlay": overlay, "fit": None, "ablation": ablation, "forecast": forecast}
-    found = findings(comparison, fit, ablation, diagnosis, forecast)
-    titles = {finding.section: finding.title for finding in found}
+    found = findings(comparison, fit, ablation, diagnosis, forecast, score)
+    titles = {finding.section: finding.title for finding in reversed(found)}  # of two, the first
     number = (f"Figure {n}." for n in count(1))
     parts = {
         "findings": sections.overview(found, own, public, comparison, diagnosis),

@@ -207,7 +207,7 @@ def test_every_method_is_scored_and_the_best_is_named(known):
     ("arguments", "said"),
     [
         (["marin-535"], "did you mean marin-535b"),
-        (["nothing", "--rungs", "marin-d768", "--metric", "m", "--floor", "1"], "no public run 'nothing'"),
+        (["nothing", "--rungs", "marin-d768", "--metric", "m", "--floor", "1"], "no run 'nothing'"),
         (["bloom-176b"], "no ladder of 'bloom-176b' is known"),
         (["own/ladder/large", "--rungs", "own/ladder/small"], "--metric"),
         (["marin-535b", "--rungs", "marin-d768", "--rungs", "marin-d1024"], "need at least 3"),

@@ -205,7 +205,7 @@ def test_thousands_that_come_late_are_read_as_the_head_of_the_file_shows(tmp_pat
         ("step,loss\n0,3.5123456\n1,3.401456789\n2,3.310", True),
         ("step,loss\n0,3.5e-4\n1,3.4e-4\n2,3.3e-", True),
         ("step;loss\n0;3,512\n1;3,4011\n2;3,3", True),
-        ("step,tokens\n0,4096\n1,8192\n2,12288\n3,163", True),
+        ("step,loss,tokens\n0,3.5,4096\n1,3.4,8192\n2,3.3,12288\n3,3.2,163", True),
         ("step,loss\n0,3.512\n1,3.401\n2,3.310\n3,3.222", False),
         ("step,loss\n0,3.5123\n1,3.4\n2,3.31\n3,3.2", False),
         ("step,loss\n0,3.5\n1,3.41\n2,nan", False),
