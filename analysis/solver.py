@@ -10,6 +10,9 @@ from analysis.laws import Law
 Numbers = NDArray[np.float64]
 
 MOST_ITERATIONS = 500
+LONGEST_STEP = 3.0
+"""In any parameter. They are logarithms and exponents, and far off lie flat regions where a term is nil."""
+
 TIGHT, STATISTICAL = 1e-13, 1e-9
 """Relative falls of the objective that count as none: for an estimate, and for a resample, whose spread is a
 hundred million times that."""
@@ -155,7 +158,7 @@ def _blocked(theta: Numbers, gradient: Numbers, low: Numbers, high: Numbers) -> 
 
 
 def _step(hessian: Numbers, gradient: Numbers, blocked: NDArray[np.bool_], damping: Numbers) -> Numbers:
-    """The damped Newton step `[batch, p]`, at most 5 in any parameter; none in those that are blocked."""
+    """The damped Newton step `[batch, p]`, shortened to `LONGEST_STEP`; none in parameters that are blocked."""
     p = gradient.shape[1]
     free = ~blocked
     hessian = hessian * (free[:, :, None] & free[:, None, :])
@@ -163,7 +166,8 @@ def _step(hessian: Numbers, gradient: Numbers, blocked: NDArray[np.bool_], dampi
     ridge = diagonal * damping[:, None] + 1e-12 * diagonal.max(axis=1, keepdims=True) + 1e-300
     ridge = np.where(blocked, 1.0, ridge)
     step = -np.linalg.solve(hessian + ridge[:, :, None] * np.eye(p), gradient[..., None])[..., 0]
-    return np.clip(np.nan_to_num(step), -5, 5)
+    step = np.nan_to_num(step)
+    return step * np.minimum(1.0, LONGEST_STEP / np.maximum(np.abs(step).max(axis=1, keepdims=True), 1e-300))
 
 
 def _judged(

@@ -54,37 +54,79 @@ def fit(
     as_json: AsJson = False,
 ) -> None:
     """Fit a scaling law, with intervals, hold-out by scale, and a plain word on what is not identified."""
-    from analysis.fit.by_counting import fit_by_counting
-    from analysis.fit.points import ladder_points, table_points
-    from analysis.laws import AllocationLaw, find, find_any
+    from analysis.laws import AllocationLaw, find_any
 
-    chosen, metric = find_any(law), None
-    if table is not None and runs is not None:
-        raise InputError("give a table or --runs NAME, not both")
+    chosen = find_any(law)
     if delta is not None and delta <= 0:
         raise InputError(f"--delta {delta} must be above 0")
     columns = {"n": n, "d": d, "flops": flops, "loss": loss, "group": group} | _roles(column or [])
-    if runs is not None:
-        points, metric = ladder_points(runs_below(runs, store))
-    elif table is None:
-        raise InputError("give a CSV table, or --runs NAME for stored runs")
-    elif counting == "all":
-        rules = fit_by_counting(find(law), _read_csv(table), columns, str(table), delta, drop_highest)
+    if counting == "all":
+        refused = {
+            "--runs": runs,
+            "--floor": floor,
+            "--predict": at,
+            "--optimal-for": optimal_for,
+            "--plot": plot,
+        }
+        _refuse("--counting all compares fits", refused)
+        rules = _by_counting(law, table, columns, delta, drop_highest)
         finish({"law": law, "counting": rules}, out, as_json, _print_counting)
         return
-    else:
-        points = table_points(_read_csv(table), columns, chosen, str(table), counting)
+    points, metric = _points(chosen, table, runs, columns, counting, store)
     if drop_highest >= len(points):
         raise InputError(f"--drop-highest {drop_highest} leaves nothing of {len(points)} points")
     if isinstance(chosen, AllocationLaw):
-        document = _allocation(chosen, points, drop_highest, resamples, {"--floor": floor, "--delta": delta,
-                               "--predict": at, "--optimal-for": optimal_for, "--plot": plot})  # fmt: skip
+        refused = {
+            "--floor": floor,
+            "--delta": delta,
+            "--predict": at,
+            "--optimal-for": optimal_for,
+            "--plot": plot,
+        }
+        _refuse(f"{law} fits the best model size of each budget", refused)
+        document = _allocation(chosen, points, drop_highest, resamples)
     else:
-        document = _law(
-            chosen, points, (floor, delta, drop_highest, resamples), at or [], optimal_for or [], plot
-        )
+        options = (floor, delta, drop_highest, resamples)
+        document = _law(chosen, points, options, at or [], optimal_for or [], plot)
     document |= {"metric": metric, "counting": counting or (f"as in column {n}" if n else "as given")}
     finish(document, out, as_json, _print_fit)
+
+
+def _refuse(why: str, options: dict[str, Any]) -> None:
+    for option, value in options.items():
+        if value:
+            raise InputError(f"{why}; {option} does not apply to it")
+
+
+def _by_counting(
+    law: str, table: Path | None, columns: dict[str, str | None], delta: float | None, drop_highest: int
+) -> dict[str, Any]:
+    from analysis.fit.by_counting import fit_by_counting
+    from analysis.laws import find
+
+    if table is None:
+        raise InputError("give a CSV table with the columns of the counting rules")
+    return fit_by_counting(find(law), _read_csv(table), columns, str(table), delta, drop_highest)
+
+
+def _points(
+    law: Any,
+    table: Path | None,
+    runs: str | None,
+    columns: dict[str, str | None],
+    counting: str | None,
+    store: Path,
+) -> tuple[Any, str | None]:
+    """Points for the fit, and the metric where they are of stored runs."""
+    from analysis.fit.points import ladder_points, table_points
+
+    if (table is None) == (runs is None):
+        raise InputError("give either a CSV table, or --runs NAME for stored runs")
+    if runs is not None:
+        _refuse("stored runs state active parameters", {"--counting": counting})
+        return ladder_points(runs_below(runs, store))
+    assert table is not None
+    return table_points(_read_csv(table), columns, law, str(table), counting), None
 
 
 def _roles(pairs: list[str]) -> dict[str, str | None]:
@@ -98,20 +140,11 @@ def _roles(pairs: list[str]) -> dict[str, str | None]:
     return roles
 
 
-def _allocation(
-    law: Any, points: Any, drop_highest: int, resamples: int, others: dict[str, Any]
-) -> dict[str, Any]:
+def _allocation(law: Any, points: Any, drop_highest: int, resamples: int) -> dict[str, Any]:
     from analysis.fit.allocation import fit_allocation
 
-    for option, value in others.items():
-        if value:
-            raise InputError(
-                f"{law.name} fits the best model size of each budget; {option} does not apply to it"
-            )
-    kept = points.loc[
-        points["loss"].sort_values(kind="stable").index[: len(points) - drop_highest]
-    ].sort_index()
-    return fit_allocation(law, kept, resamples) | {"n_points": len(points)}
+    kept = points.loc[points["loss"].sort_values(kind="stable").index[: len(points) - drop_highest]]
+    return fit_allocation(law, kept.sort_index(), resamples) | {"n_points": len(points)}
 
 
 def _law(

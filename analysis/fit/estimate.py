@@ -23,6 +23,9 @@ FEW_RUNS = 5
 WIDE = 2.0
 """An amount whose interval spans more than this factor's exponent (e^2 = 7.4) is not identified."""
 
+FLAT = 1e-6
+"""A parameter that moves no point's log response by more than this per unit does nothing: its term has vanished."""
+
 MOST_FOR_START = 2_000
 """Points that the search for a start looks at; more change nothing and would cost memory."""
 
@@ -240,15 +243,16 @@ def _covariance(
 
 
 def _identified(fit: Fit, half: Numbers) -> dict[str, bool]:
-    """A parameter is identified when it is on no bound and the wider of its two intervals is short: it excludes
-    zero, or for amounts (fitted as logarithms) it spans less than e^`WIDE`."""
+    """A parameter is identified when it moves the law, is on no bound, and the wider of its two intervals is short: it
+    excludes zero, or for amounts (fitted as logarithms) it spans less than e^`WIDE`."""
+    slopes = np.abs(fit.law.linearised(fit.theta[None], fit.x)[1][0]).max(axis=1)
     low, high = percentile_interval(fit.resampled.theta)
     middle = np.median(fit.resampled.theta, axis=0)
     result = {}
     for i, name in enumerate(fit.law.parameters):
         width = max(float(high[i] - low[i]), 2 * float(half[i]))
         short = width < WIDE if name in fit.law.positive else width < 2 * abs(float(middle[i]))
-        result[name] = short and not bool(fit.solution.at_bound[0, i])
+        result[name] = short and bool(slopes[i] > FLAT) and not bool(fit.solution.at_bound[0, i])
     return result
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.fit import fit_law
+from analysis.fit import fit_law, table_points
 from analysis.fit.allocation import allocate, allocation_exponents, fit_allocation
 from analysis.fit.estimate import Fit, describe, estimate
 from analysis.laws import AllocationLaw, find, find_any, names
@@ -251,3 +251,15 @@ def test_integrals_of_a_schedule_are_the_sums_over_its_steps():
     assert lr_sum(step[rows], lr[rows])[-1] == pytest.approx(
         lr[: step[rows].size * 50 - 49].sum() + 500 / 2 * 3e-4, rel=1e-3
     )
+
+
+@public
+def test_a_term_that_starts_at_zero_does_not_send_the_fit_astray():
+    """Marin's isoFLOP cells: the two that diverged are set aside, and no exponent runs into a flat region."""
+    table = pd.read_csv(PUBLIC / "marin/marin_isoflop_aug_8003.csv")
+    columns = {"n": "active_params", "d": "tokens", "loss": "paloma_macro_loss"}
+    law = find("chinchilla-approach-3")
+    found = fit_law(law, table_points(table, columns, law, "isoflop"), resamples=100)
+    assert [row["loss"] for row in found["set_aside"]] == [11.761, 11.762]
+    assert found["objective"] < 0.02
+    assert "under-identified" in found["status"]

@@ -11,18 +11,22 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
+TRACE = 1e-3
+"""The least share of the response, in root mean square, that a term starts with."""
+
 
 def nonnegative_amounts(basis: Numbers, response: Numbers) -> tuple[Numbers, Numbers]:
     """Least squares with amounts >= 0 and relative errors, for each grid point.
 
-    All subsets of the few terms are tried, so that the best is exact.
+    All subsets of the few terms are tried, so that the best is exact; then a term that came out as zero is given a
+    trace of the response, as log space has no zero, and a fit can still lower it.
 
     Args:
         basis: the terms with amount one, `[grid, terms, n]`.
         response: `[n]`, positive.
 
     Returns:
-        Amounts `[grid, terms]` and the sum of squared relative errors `[grid]`.
+        Amounts `[grid, terms]`, above zero, and the sum of squared relative errors `[grid]`.
     """
     relative = basis / response
     scale = np.sqrt((relative**2).mean(axis=2)) + 1e-300
@@ -41,17 +45,13 @@ def nonnegative_amounts(basis: Numbers, response: Numbers) -> tuple[Numbers, Num
             padded = np.zeros_like(best)
             padded[:, chosen] = amounts
             best = np.where(better[:, None], padded, best)
-    return best / scale, least
+    return np.maximum(best, TRACE) / scale, least
 
 
 def best_starts(amounts: Numbers, error: Numbers, exponents: Numbers, starts: int = 16) -> Numbers:
-    """(log amounts, exponents) `[starts, terms + exponents]` of the grid points with the least error.
-
-    An amount of zero becomes a thousandth of the largest: log space has no zero, and the fit can lower it.
-    """
+    """(log amounts, exponents) `[starts, terms + exponents]` of the grid points with the least error."""
     chosen = np.argsort(error, kind="stable")[:starts]
-    kept = np.maximum(amounts[chosen], 1e-3 * amounts[chosen].max(axis=1, keepdims=True) + 1e-300)
-    return np.concatenate([np.log(kept), exponents[chosen]], axis=1)
+    return np.concatenate([np.log(amounts[chosen]), exponents[chosen]], axis=1)
 
 
 def grid(*axes: Numbers) -> Numbers:
