@@ -50,8 +50,7 @@ def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
     Raises:
         InputError: neither of them.
     """
-    import pandas as pd
-
+    from analysis.csv_table import read_csv
     from analysis.diagnosis.cells import loss_column
     from logs.lookup import runs_at
     from logs.readers import NotALog
@@ -61,10 +60,7 @@ def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
     except NotALog:
         if not log.endswith(".csv"):
             raise
-        try:
-            table = pd.read_csv(log)
-        except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError):
-            table = pd.DataFrame()
+        table = read_csv(Path(log))
         if loss_column(table) is None:
             raise
         return [], table

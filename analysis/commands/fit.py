@@ -57,8 +57,8 @@ def fit(
     from analysis.laws import AllocationLaw, find_any
 
     chosen = find_any(law)
-    if delta is not None and delta <= 0:
-        raise InputError(f"--delta {delta} must be above 0")
+    if delta is not None and not 0 < delta < float("inf"):
+        raise InputError(f"--delta {delta} must be above 0 and finite")
     columns = {"n": n, "d": d, "flops": flops, "loss": loss, "group": group} | _roles(column or [])
     if counting == "all":
         refused = {
@@ -101,12 +101,13 @@ def _refuse(why: str, options: dict[str, Any]) -> None:
 def _by_counting(
     law: str, table: Path | None, columns: dict[str, str | None], delta: float | None, drop_highest: int
 ) -> dict[str, Any]:
+    from analysis.csv_table import read_csv
     from analysis.fit.by_counting import fit_by_counting
     from analysis.laws import find
 
     if table is None:
         raise InputError("give a CSV table with the columns of the counting rules")
-    return fit_by_counting(find(law), _read_csv(table), columns, str(table), delta, drop_highest)
+    return fit_by_counting(find(law), read_csv(table), columns, str(table), delta, drop_highest)
 
 
 def _points(
@@ -118,6 +119,7 @@ def _points(
     store: Path,
 ) -> tuple[Any, str | None]:
     """Points for the fit, and the metric where they are of stored runs."""
+    from analysis.csv_table import read_csv
     from analysis.fit.points import ladder_points, table_points
 
     if (table is None) == (runs is None):
@@ -126,7 +128,7 @@ def _points(
         _refuse("stored runs state active parameters", {"--counting": counting})
         return ladder_points(runs_below(runs, store))
     assert table is not None
-    return table_points(_read_csv(table), columns, law, str(table), counting), None
+    return table_points(read_csv(table), columns, law, str(table), counting), None
 
 
 def _roles(pairs: list[str]) -> dict[str, str | None]:
@@ -188,17 +190,6 @@ def _values(text: str, variables: tuple[str, ...]) -> dict[str, float]:
         example = ",".join(f"{variable}=NUMBER" for variable in variables)
         raise InputError(f"--predict {text}: write {example}, each above 0")
     return values
-
-
-def _read_csv(path: Path) -> Any:
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise InputError(f"{path}: not a readable CSV table ({error})") from None
 
 
 def _print_counting(document: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.csv_table import read_csv
 from experiments.configuration import InputError
 
 Numbers = NDArray[np.float64]
@@ -93,12 +94,8 @@ def in_order(table: MixtureTable, domains: Sequence[str], path: Path) -> Numbers
 
 
 def _read(path: Path) -> pd.DataFrame:
-    try:
-        table = pd.read_csv(path, index_col=0)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such file") from None
-    except (OSError, EOFError, UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"{path}: not a readable CSV table ({error})") from None
+    table = read_csv(path)
+    table = table.set_index(table.columns[0])
     table.index = table.index.map(str)
     if table.empty:
         raise InputError(f"{path}: no rows of a run and its numbers")
