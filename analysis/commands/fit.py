@@ -123,7 +123,7 @@ def _points(
     from analysis.fit.points import ladder_points, table_points
 
     if (table is None) == (runs is None):
-        raise InputError("give either a CSV table, or --runs NAME for stored runs")
+        raise InputError("give a CSV table, or --runs NAME for stored runs, and not both")
     if runs is not None:
         _refuse("stored runs state active parameters", {"--counting": counting})
         return ladder_points(runs_below(runs, store))
