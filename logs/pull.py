@@ -1,6 +1,6 @@
 """Public runs of the catalogue, pulled from W&B: fetch what is new, read all rows, splice, store.
 
-Raw rows stay in `<cache>/<name>/<run id>/` (see `logs.wandb_client`), the run goes to the store. The time of
+Raw rows stay in `<cache>/<name>/<run id>/` (see `logs.wandb_fetch`), the run goes to the store. The time of
 the pull stands in `fetched` of each source in `run.json` and nowhere else: the table has the same bytes however
 often the run was pulled on the way.
 """
@@ -25,13 +25,12 @@ from logs.ingest import complete
 from logs.naming import canonical_names
 from logs.schema import AXES, Quirk, Run, Source, make_table, unit_of
 from logs.store import ROOT, read_run, write_run
-from logs.wandb_client import (
+from logs.wandb_client import Connection, PublicRun
+from logs.wandb_fetch import (
     ENDED,
     NAME,
     VERSION,
-    Connection,
     Fetched,
-    PublicRun,
     content_hash,
     fetch,
     held_rows,

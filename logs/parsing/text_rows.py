@@ -126,6 +126,8 @@ def run_from(
     if len(rows.writers) > 1:
         columns, kept, found = _one_writer(rows, columns, kept)
         quirks += (found,)
+    else:
+        quirks += _unlabelled_writers(rows, columns, kept)
     if not kept.any():
         raise NotALog(f"{path}: {nothing}")
     table = _table(rows, columns, kept)
@@ -221,6 +223,42 @@ def _one_writer(
     )
     quirk = Quirk(kind="interleaved_ranks", count=len(others), where=where, action=action)
     return result, kept & ~matched, quirk
+
+
+FEWEST_STEPS = 5
+"""Steps that must be repeated alike before repeating them counts as the way a log is written."""
+
+
+def _unlabelled_writers(
+    rows: Rows, columns: Mapping[str, Cells], kept: NDArray[np.bool_]
+) -> tuple[Quirk, ...]:
+    """Whether nearly every step is logged equally often in a row, with different values: as by ranks that talk
+    at once and have no labels. Which row is whose cannot be told, so nothing is taken out."""
+    step, line = np.frombuffer(rows.step, "int64"), np.frombuffer(rows.line, "int64")
+    for name, (index, values) in columns.items():
+        chosen = kept[index]
+        at, cells = index[chosen], values[chosen]
+        steps = step[at]
+        starts = np.flatnonzero(np.diff(steps, prepend=-1))
+        if name in AXES or not FEWEST_STEPS <= len(starts) <= len(steps) // 2:
+            continue
+        lengths = np.diff(starts, append=len(steps))
+        often = int(np.bincount(lengths).argmax())
+        alike = lengths == often
+        with np.errstate(invalid="ignore"):
+            differ = np.maximum.reduceat(cells, starts) > np.minimum.reduceat(cells, starts)
+        if often < 2 or alike.mean() < 0.9 or differ[alike].mean() < 0.5:
+            continue
+        others = np.delete(at, starts)
+        shown = [int(number) for number in line[others[:MOST_SHOWN]]]
+        action = (
+            f"{name} stands {often} times in a row for {int(alike.sum())} of {len(starts)} steps, with different "
+            f"values: {often} ranks (or micro-batches) without labels; which is which cannot be told, so all are "
+            "kept and the last one counts"
+        )
+        where = lines_as_text(shown, len(others) - len(shown))
+        return (Quirk(kind="interleaved_ranks", count=len(others), where=where, action=action),)
+    return ()
 
 
 def _match(

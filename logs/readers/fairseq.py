@@ -6,7 +6,6 @@ or without the prefix of its logger; numbers stand as text. Its criteria
 cross-entropy. Which key that is, is found by this relation, and only such a loss is turned into nats.
 """
 
-import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from logs.parsing.json_document import json_number, json_step
+from logs.parsing.json_lines import json_object
 from logs.parsing.text_lines import Notes, has_line, split_rank, text_lines, timestamp
 from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
@@ -56,17 +56,11 @@ def read(path: Path) -> list[Run]:
     for at, line in text_lines(path, seen.notes):
         rank, text = split_rank(line)
         match = LINE.match(text)
-        if match is None:
-            if '{"epoch": ' in text:
-                seen.notes.add("broken_line", at, "no whole JSON; left out")
-            continue
-        try:
-            row = json.loads(match["json"])
-        except (ValueError, RecursionError):
-            seen.notes.add("broken_line", at, "no whole JSON; left out")
-            continue
-        if isinstance(row, dict):
+        row = json_object(match["json"]) if match else None
+        if match and row is not None:
             _read_row(at, rank, match, row, seen)
+        elif match or '{"epoch": ' in text:
+            seen.notes.add("broken_line", at, "no whole JSON; left out")
     inferred = tuple(
         f"{name} = {own} * ln 2 in {count} rows: there ppl = 2 ** {own}, so {own} is in bits per token"
         for (name, own), count in _conversions(seen)

@@ -7,14 +7,12 @@ for `pbar_logger` in `src/levanter/callbacks/_metrics.py`. The bar counts the st
 the count to three digits.
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from logs.parsing.json_document import json_number, json_step
-from logs.parsing.json_lines import flat_row
+from logs.parsing.json_lines import flat_row, json_object
 from logs.parsing.text_lines import Notes, has_line, number, split_rank, text_lines
 from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
@@ -87,9 +85,8 @@ def read(path: Path) -> list[Run]:
 
 
 def _read_event(at: int, rank: str, text: str, seen: _Seen) -> None:
-    try:
-        event: Any = json.loads(text)
-    except (ValueError, RecursionError):
+    event = json_object(text)
+    if event is None:
         seen.notes.add("broken_line", at, "no whole JSON; left out")
         return
     metrics = event.get("metrics")

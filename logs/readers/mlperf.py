@@ -4,7 +4,6 @@ The form is that of `mlperf_logging/mllog/mllog.py` of mlcommons/logging. Its ru
 benchmark `eval_accuracy`: for the language models that train from text it is the validation loss.
 """
 
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from experiments.configuration import InputError
 from logs.parsing.json_document import json_number, json_step
+from logs.parsing.json_lines import json_object
 from logs.parsing.text_lines import Notes, has_line, split_rank, text_lines
 from logs.parsing.text_rows import Rows, run_from
 from logs.readers import Sample
@@ -51,12 +51,10 @@ def read(path: Path) -> list[Run]:
     for at, line in text_lines(path, seen.notes):
         if (match := EVENT.search(line)) is None:
             continue
-        try:
-            event = json.loads(match[1].rstrip())
-        except (ValueError, RecursionError):
+        event = json_object(match[1].rstrip())
+        if event is None:
             seen.notes.add("broken_line", at, "no whole JSON; left out")
-            continue
-        if isinstance(event, dict) and isinstance(event.get("key"), str):
+        elif isinstance(event.get("key"), str):
             _read_event(path, at, split_rank(line)[0], event, seen)
     facts, inferred = _facts(seen)
     units = {"eval_accuracy": "accuracy"} if _benchmark(seen) == "bert" else {}
