@@ -152,10 +152,10 @@ def _only_one_here() -> Iterator[None]:
 
 
 def _print_result() -> None:
-    """Say where the report is and what it found."""
+    """Say the study's three findings, and where the report with these and the others is."""
     report, findings = Path("reports/index.html"), Path("reports/findings.json")
     if findings.is_file():
-        for number, finding in enumerate(json.loads(findings.read_text(encoding="utf-8")), start=1):
+        for number, finding in enumerate(json.loads(findings.read_text(encoding="utf-8"))[:3], start=1):
             print(f"{number}. {finding}")
     if report.is_file():
         print(f"report: {report.resolve()}")

@@ -26,13 +26,13 @@ def findings(
     forecast: dict[str, Any] | None = None,
     score: dict[str, Any] | None = None,
 ) -> list[Finding]:
-    """One finding per result that is there, in the order of the page: overlay, health, ladder and its score,
-    ablation, forecast."""
+    """One finding per result that is there: first the study's own three, overlay, ladder and ablation, then its
+    score, the health of its runs and the forecast of the public one."""
     found = [overlay_finding(comparison)]
-    found += [health_finding(diagnosis)] if diagnosis else []
     found += [ladder_finding(fit)] if fit else []
-    found += [score_finding(score)] if score else []
     found += [ablation_finding(ablation)] if ablation else []
+    found += [score_finding(score)] if score else []
+    found += [health_finding(diagnosis)] if diagnosis else []
     found += [forecast_finding(forecast)] if forecast else []
     return found
 
