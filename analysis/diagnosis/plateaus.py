@@ -100,9 +100,13 @@ def autocorrelation(residual: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _growing_scatter(curve: Curve) -> Finding | None:
+    """Scatter far above that of the quietest tenth since half of the fall: an untrained model finds any text equally
+    hard, so that batches of several domains begin to differ only as it learns."""
     bounds = np.linspace(0, len(curve), 11).astype(int)
     scatter = np.array([np.median(curve.noise[lo:hi]) for lo, hi in pairwise(bounds)])
-    quiet = int(np.argmin(scatter[:-1]))
+    half = (curve.trend[0] + curve.trend.min()) / 2
+    first = min(int(np.searchsorted(bounds, int(np.argmax(curve.trend <= half)))), len(scatter) - 2)
+    quiet = first + int(np.argmin(scatter[first:-1]))
     loud = quiet + 1 + int(np.argmax(scatter[quiet + 1 :]))
     lo, hi = int(bounds[loud]), int(bounds[loud + 1]) - 1
     level = float(np.median(np.abs(curve.trend[lo : hi + 1])))
