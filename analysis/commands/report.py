@@ -35,9 +35,9 @@ def report(
     public = read_run(results.comparison["public"], store)
     sentences = [finding.sentence for finding in findings(**asdict(results))]
     write_json(out / "findings.json", sentences)
-    overlay = overlay_data(own, public, results.comparison)
+    overlay = overlay_data(own, public, results.comparison, results.diagnosis)
     pictures = write_pictures(out / "figures", overlay, results.fit, results.ablation)
-    write_page(out / "index.html", own, public, **asdict(results))
+    write_page(out / "index.html", own, public, **asdict(results), overlay=overlay)
     if as_json:
         print(
             json.dumps(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from experiments.configuration import InputError, parse
 
@@ -68,6 +68,12 @@ class Fit(BaseModel):
     band: Annotated[list[Table], Field(min_length=1)]
     source: str
     warnings: list[str]
+
+    @model_validator(mode="after")
+    def _drawable(self) -> "Fit":
+        if "alpha" not in self.parameters:
+            raise ValueError(f"{self.law} has no exponent alpha over compute; the page draws power-law fits")
+        return self
 
 
 class Effect(BaseModel):

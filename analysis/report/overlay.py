@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from analysis.compare import of_its_lineage
 from analysis.curves import AXES, axis_values, debiased_average, has_metric, integrated_lr, points
 from analysis.ledger import COMPARABLE, NOT_COMPARABLE, SHAPE_ONLY
 from analysis.measures import MEASURES, consequence, measured
@@ -56,6 +57,7 @@ def overlay_data(
     `smoothed`), and `breaks` before which the line stops because nothing was logged. x = base * factor with a run's
     `factors[axis]`; a factor of None means that the run cannot be drawn on that axis, and `missing` says why.
     """
+    public, own = of_its_lineage(public), [of_its_lineage(run) for run in own]
     runs = [public, *own]
     shared = [
         m

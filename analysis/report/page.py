@@ -48,6 +48,7 @@ def write_page(
     diagnosis: list[dict[str, Any]] | None = None,
     forecast: dict[str, Any] | None = None,
     score: dict[str, Any] | None = None,
+    overlay: dict[str, Any] | None = None,
     x: str = "fraction",
     y: str = "relative",
 ) -> None:
@@ -58,15 +59,16 @@ def write_page(
     Args:
         diagnosis: the documents of single runs.
         score: what came of the ladder's own preregistration; the overview tells it.
+        overlay: what `overlay_data` gives for these, where it is at hand.
         x: x axis of the overlay's first view, a key of `analysis.curves.AXES`.
         y: its measure, a key of `analysis.measures.MEASURES` or a metric that all runs log.
 
     Raises:
         InputError: no curve can be drawn as `y` over `x`.
     """
-    overlay = overlay_data(own, public, comparison, diagnosis)
+    overlay = overlay or overlay_data(own, public, comparison, diagnosis)
     check_view(overlay, x, y)
-    overlay["start"] = {"x": x, "y": y}
+    overlay = overlay | {"start": {"x": x, "y": y}}
     data: dict[str, Any] = {"overlay": overlay, "fit": None, "ablation": ablation, "forecast": forecast}
     found = findings(comparison, fit, ablation, diagnosis, forecast, score)
     titles = {finding.section: finding.title for finding in reversed(found)}  # of two, the first

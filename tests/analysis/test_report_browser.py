@@ -191,7 +191,7 @@ def hover(page, figure, kind, index):
     )
     page.mouse.move(place[0] - 3, place[1])
     page.mouse.move(*place)
-    page.wait_for_selector(f"#{figure} .hoverlayer .hovertext")
+    page.wait_for_timeout(300)  # Plotly looks anew at most ten times a second
     return page.locator(f"#{figure} .hoverlayer .hovertext").first.text_content()
 
 

@@ -47,18 +47,27 @@ function markX(run, marks, view) {
   return marks.map((mark) => factor === null || mark[base] === null ? null : mark[base] * factor);
 }
 
+/* The text of each mark: marks within 1 % of one another lie on one spot, so each tells of up to three of them. */
+function withNeighbours(marks, tell) {
+  return marks.map((mark) => {
+    const near = marks.filter((other) => other !== mark && Math.abs(other.done / mark.done - 1) < .01);
+    const more = near.length > 2 ? `<br>… and ${near.length - 2} more here` : "";
+    return [mark, ...near.slice(0, 2)].map(tell).join("<br>") + more;
+  });
+}
+
 /* The rows of marks at the foot: published events lowest, then one row per run with findings. */
 function markTraces(view) {
   const overlay = data.overlay, publicRun = overlay.runs.find((run) => run.public);
   const width = narrow() ? 38 : 62, traces = [];
-  const row = (marks, run, level, more) => ({
-    x: markX(run, marks, view), y: marks.map(() => .025 + .04 * level), yaxis: "y2", type: "scatter", mode: "markers",
+  const row = (marks, run, level, tell, more) => ({
+    x: markX(run, marks, view), text: withNeighbours(marks, tell), y: marks.map(() => .025 + .04 * level), yaxis: "y2", type: "scatter", mode: "markers",
     hovertemplate: "%{text}<extra></extra>", cliponaxis: false, ...more,
   });
   if (overlay.events.length) {
-    traces.push(row(overlay.events, publicRun, 0, {
+    const tell = (event) => `<b>${event.kind}, step ${event.step}</b><br>${lines(plain(event.what), width)}`;
+    traces.push(row(overlay.events, publicRun, 0, tell, {
       name: "published events", meta: { kind: "events" },
-      text: overlay.events.map((event) => `<b>${event.kind}, step ${event.step}</b><br>${lines(plain(event.what), width)}`),
       marker: { symbol: overlay.events.map((event) => event.kind === "data" ? "star" : "triangle-up"), color: css("--public"),
                 size: overlay.events.map((event) => event.kind === "data" ? 13 : 9), opacity: .85 },
     }));
@@ -66,10 +75,10 @@ function markTraces(view) {
   const own = overlay.runs.filter((run) => !run.public);
   overlay.runs.filter((run) => run.found.length).forEach((run, level) => {
     const colour = run.public ? css("--public") : ownColour(own.indexOf(run));
-    traces.push(row(run.found, run, level + 1, {
+    const tell = (f) => `<b>${plain(shortName(run.name))}, ${f.severity}: ${plain(f.title)}</b><br>${f.steps}<br>` +
+      `${lines(plain(f.says), width)}<br><i>Try first:</i> ${lines(plain(f.try_first), width)}`;
+    traces.push(row(run.found, run, level + 1, tell, {
       name: "found in the logs", meta: { kind: "found", run: run.name }, legendgroup: "found", showlegend: level === 0,
-      text: run.found.map((f) => `<b>${plain(shortName(run.name))}, ${f.severity}: ${plain(f.title)}</b><br>${f.steps}<br>` +
-        `${lines(plain(f.says), width)}<br><i>Try first:</i> ${lines(plain(f.try_first), width)}`),
       marker: { symbol: run.found.map((f) => f.severity === "info" ? "diamond-open" : "diamond"), color: colour,
                 size: run.found.map((f) => SIZES[f.severity] ?? 11), line: { color: colour, width: 1.2 } },
     }));

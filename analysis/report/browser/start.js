@@ -63,6 +63,7 @@ function print(begins) {
     details.open = begins || details.dataset.was === "true";
   }
   redraw();
+  if (!begins) present.forEach(([id]) => Plotly.Plots.resize(document.getElementById(id))); // back to the screen's width
 }
 
 function start() {
