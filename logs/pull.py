@@ -23,6 +23,8 @@ from experiments.configuration import InputError, read_yaml
 from logs.catalogue import Entry, lookup
 from logs.ingest import complete
 from logs.naming import canonical_names
+from logs.parsing.cells import as_numbers
+from logs.parsing.json_document import json_number
 from logs.schema import AXES, Quirk, Run, Source, make_table, unit_of
 from logs.store import ROOT, read_run, write_run
 from logs.wandb_client import Connection, PublicRun
@@ -153,7 +155,7 @@ def read_part(entry: Entry, public: PublicRun, folder: Path, state: Fetched) -> 
         if scales.get(key, 1) != 1:
             cells = pc.multiply(cells, scales[key])
         if name in ("tokens", "samples"):
-            cells = pc.floor(pc.if_else(pc.is_finite(cells), cells, None)).cast(pa.int64())
+            cells = pc.floor(pc.if_else(pc.less(pc.abs(cells), 2.0**63), cells, None)).cast(pa.int64())
         columns[name] = pd.Series(pd.arrays.ArrowExtensionArray(cells))
     table = make_table(pd.DataFrame(columns), run="", segment=public.id)
     return Run(
@@ -221,17 +223,14 @@ def _read_export(path: Path) -> tuple[pa.Table, set[str]]:
     columns: dict[str, Any] = {"_step": cells.column("_step").cast(pa.int64())}
     others: set[str] = set()
     for key in cells.column_names:
-        kind = cells.schema.field(key).type
-        if key == "_step" or pa.types.is_null(kind):
+        if key == "_step":
             continue
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-            columns[key] = cells.column(key).cast(pa.float64())
-        elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            numbers = [_number(cell) for cell in cells.column(key).to_pylist()]
-            columns[key] = pa.array(numbers, pa.float64(), from_pandas=False)
-            others |= {key} if columns[key].null_count > cells.column(key).null_count else set()
-        else:
+        logged = cells.column(key)
+        numbers = as_numbers(logged.combine_chunks())
+        if numbers.text:
             others.add(key)
+        if numbers.text < len(logged) - logged.null_count:
+            columns[key] = numbers.cells
     return pa.table(columns), others
 
 
@@ -242,7 +241,7 @@ def _read_page(path: Path) -> tuple[pa.Table, set[str]]:
     others: set[str] = set()
     for row, line in enumerate(lines):
         for key, cell in _flat(json.loads(line)):
-            number = _number(cell)
+            number = json_number(cell)
             if key == "_step":
                 steps[row] = cell
             elif number is not None:
@@ -266,16 +265,6 @@ def _flat(row: dict[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def _number(cell: Any) -> float | None:
-    """A logged value as a number; the service writes NaN and infinities as text."""
-    if isinstance(cell, bool) or not isinstance(cell, int | float | str):
-        return None
-    try:
-        return float(cell)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _quirks(run: str, state: Fetched, n_rows: int, folder: Path, no_numbers: list[str]) -> tuple[Quirk, ...]:

@@ -169,13 +169,16 @@ def to_arrow(table: pd.DataFrame) -> pa.Table:
     return pa.table({str(name): _column(table[name]) for name in table.columns})
 
 
+NUMBERED = {"step": pa.int64(), "tokens": pa.int64(), "samples": pa.int64(), "wall_time": pa.float64()}
+"""The axes that are numbers, and as what they are stored."""
+
+
 def _column(column: pd.Series) -> pa.Array:
-    kind = {"step": pa.int64(), "tokens": pa.int64(), "samples": pa.int64(), "wall_time": pa.float64()}
     if column.name in ("run", "segment"):
         text: Any = column.astype("str").array
         return text._pa_array.cast(pa.string())
-    if column.name in kind:
-        return column.array._pa_array if _is_arrow(column) else pa.array(column, kind[column.name])
+    if column.name in NUMBERED:
+        return column.array._pa_array if _is_arrow(column) else pa.array(column, NUMBERED[str(column.name)])
     return column.array._pa_array
 
 
@@ -269,6 +272,9 @@ def _from_arrow(table: pa.Table) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {}
     types: dict[str, Any] = {"run": "str", "segment": "str", "step": "int64"}
     for name in table.column_names:
+        kind = table.schema.field(name).type
+        if kind != NUMBERED.get(name, kind):
+            raise ValueError(f"{name} is {kind}, not {NUMBERED[name]}")
         column = pd.Series(pd.arrays.ArrowExtensionArray(table.column(name)))
         columns[name] = column.astype(types[name]) if name in types else column
     return pd.DataFrame(columns)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -240,6 +241,16 @@ def test_an_unknown_name_lists_what_there_is(tmp_path: Path) -> None:
     write_run(a_run(), tmp_path)
     with pytest.raises(InputError, match="did you mean own/small"):
         read_run("own/smal", tmp_path)
+
+
+@pytest.mark.parametrize("axis", ["step", "tokens", "wall_time"])
+def test_a_table_whose_axis_is_no_number_is_damaged(tmp_path: Path, axis: str) -> None:
+    log = write_run(a_run(), tmp_path) / "log.parquet"
+    table = pq.read_table(log)
+    place = table.column_names.index(axis)
+    pq.write_table(table.set_column(place, axis, pa.array(["x"] * len(table))), log)
+    with pytest.raises(InputError, match=rf"damaged \({axis} is string.*ingest the run again"):
+        read_run("own/small", tmp_path)
 
 
 def test_a_damaged_store_is_named(tmp_path: Path) -> None:
