@@ -11,7 +11,15 @@ from analysis.curves import AXES, has_metric
 from analysis.landmarks import grad_norm_landmarks
 from analysis.ledger import COMPARABLE, ledger
 from analysis.level_shift import level_shift, progress_shift
-from analysis.measures import MEASURES, Measured, check_choices, consequence, measured, normal_form
+from analysis.measures import (
+    MEASURES,
+    Measured,
+    check_choices,
+    check_irreducible,
+    consequence,
+    measured,
+    normal_form,
+)
 from analysis.schedule import fit_schedule, recover_schedule
 from analysis.shape import (
     FEWEST_POINTS,
@@ -47,8 +55,8 @@ def compare(
         irreducible: what to subtract for `reducible`; None: fitted to each curve.
 
     Raises:
-        InputError: no run is given, one is given twice, the runs have no loss in common, or `x` or `y` is not a
-            choice.
+        InputError: no run is given, one is given twice, the runs have no loss in common, `x` or `y` is not a
+            choice, or `irreducible` is not from 0 up or not for `reducible`.
     """
     if not own:
         raise InputError("give at least one own run to compare")
@@ -60,6 +68,7 @@ def compare(
         seen.add(run.name)
     own, public = [of_its_lineage(run) for run in own], of_its_lineage(public)
     check_choices(x, y, [*own, public])
+    check_irreducible(irreducible, y)
     metric = shared_loss([*own, public])
     reference = common_reference([*own, public], metric, "fraction")
     public_schedule, public_landmarks = recover_schedule(public), grad_norm_landmarks(public)

@@ -68,6 +68,18 @@ def check_choices(x: str | None, y: str | None, runs: list[Run]) -> None:
         raise InputError(f"--y {y}: not a choice; choices: {', '.join(MEASURES)}{logged}")
 
 
+def check_irreducible(floor: float | None, y: str | None) -> None:
+    """Raise InputError unless the term to subtract is a finite loss from 0 up, and `y` is what it is taken from."""
+    if floor is None:
+        return
+    if y != "reducible":
+        raise InputError("--irreducible is subtracted by --y reducible only; give both or neither")
+    if not (np.isfinite(floor) and floor >= 0):
+        raise InputError(
+            f"--irreducible {floor:g}: not a loss; give a number from 0 up, or leave it to the fit"
+        )
+
+
 def normal_form(own: Run, public: Run, metric: str, rows: list[dict[str, Any]]) -> tuple[str, str]:
     """The x and y in which the two may be laid over each other: the loss itself where its levels mean the same,
     else the loss relative to its value at the reference; over the fraction of the schedule where both state its

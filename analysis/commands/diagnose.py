@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from analysis.commands.options import ROOT, AsJson, Out, Store, finish
+from experiments.configuration import InputError
 
 STYLES = {"healthy": "green", "warning": "yellow", "diverged": "red", "info": "dim", "severe": "red"}
 
@@ -45,7 +46,8 @@ def diagnose(
 
 
 def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
-    """The runs of a name or path, or the table there if it is CSV that is no log and has a column of losses.
+    """The runs of a name or path, or the table there if it is CSV that is no log and has a column of losses
+    beside others.
 
     Raises:
         InputError: neither of them.
@@ -61,8 +63,13 @@ def _runs_or_table(log: str, store: Path) -> tuple[list[Any], Any]:
         if not log.endswith(".csv"):
             raise
         table = read_csv(Path(log))
-        if loss_column(table) is None:
+        column = loss_column(table)
+        if column is None:
             raise
+        if table.shape[1] == 1:  # nothing there names a training run, so these are no final losses of several
+            raise InputError(
+                f"{log}: holds {column} alone: no column counts its steps; add one called step"
+            ) from None
         return [], table
 
 

@@ -4,9 +4,12 @@ import re
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from analysis.diagnosis.finding import Finding
 from experiments.configuration import InputError
+
+Numbers = NDArray[np.float64]
 
 FEWEST = 5
 """Cells below which there is no usual loss."""
@@ -26,8 +29,8 @@ def loss_column(table: pd.DataFrame) -> str | None:
     return None
 
 
-def diverged_cells(table: pd.DataFrame, where: str) -> list[Finding]:
-    """The rows whose loss is not finite, or far above those of all others.
+def usable_losses(table: pd.DataFrame, where: str) -> Numbers:
+    """The positive finite losses of the table, `[cells]` at most.
 
     Raises:
         InputError: no column holds losses.
@@ -36,10 +39,20 @@ def diverged_cells(table: pd.DataFrame, where: str) -> list[Finding]:
     if column is None:
         raise InputError(f"{where}: neither a training log nor a table with a column of losses")
     loss = table[column].to_numpy("float64")
-    finite = np.isfinite(loss) & (loss > 0)
-    log = np.log(loss[finite])
-    if len(log) < FEWEST:
+    return loss[np.isfinite(loss) & (loss > 0)]
+
+
+def diverged_cells(table: pd.DataFrame, where: str) -> list[Finding]:
+    """The rows whose loss is infinite, or far above those of all others; none where too few have a loss.
+
+    Raises:
+        InputError: no column holds losses.
+    """
+    log = np.log(usable_losses(table, where))
+    column = loss_column(table)
+    if column is None or len(log) < FEWEST:
         return []
+    loss = table[column].to_numpy("float64")
     middle = float(np.median(log))
     scale = max(1.4826 * float(np.median(np.abs(log - middle))), 1e-3)
     with np.errstate(invalid="ignore", divide="ignore"):

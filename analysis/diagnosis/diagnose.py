@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.diagnosis.advice import advised
-from analysis.diagnosis.cells import diverged_cells
+from analysis.diagnosis.cells import FEWEST as FEWEST_CELLS
+from analysis.diagnosis.cells import diverged_cells, usable_losses
 from analysis.diagnosis.coverage import coverage_findings
 from analysis.diagnosis.divergence import divergence, not_learning, uniform_guess
 from analysis.diagnosis.finding import SEVERITIES, Finding, worst
@@ -125,14 +126,22 @@ def diagnose_cells(table: pd.DataFrame, name: str) -> dict[str, Any]:
     Raises:
         InputError: no column holds losses.
     """
-    found = diverged_cells(table, name)
-    says = (
-        f"{len(found)} of {len(table)} cells diverged" if found else f"none of {len(table)} cells stands out"
-    )
+    found, losses = diverged_cells(table, name), len(usable_losses(table, name))
+    verdict = "diverged" if found else "healthy"
+    says = f"{len(found)} of" if found else "none of"
+    says += f" {len(table)} cells {'diverged' if found else 'stands out'}"
+    if losses < len(table):
+        says += f"; {losses} have a loss that is a positive number"
+    if losses < FEWEST_CELLS and not found:
+        verdict, says = (
+            "warning",
+            f"{losses} of {len(table)} cells have a loss; {FEWEST_CELLS} are needed to judge",
+        )
+        found = [Finding(kind="too_little", severity="warning", says=says, numbers={"cells": losses})]
     return {
         "run": name,
-        "verdict": "diverged" if found else "healthy",
-        "says": says,
+        "verdict": verdict,
+        "says": f"no column counts steps, so this was read as final losses, one row a training run: {says}",
         "findings": [advised(finding) for finding in found],
         "phases": [],
         "loss": None,

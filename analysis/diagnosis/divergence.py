@@ -40,6 +40,8 @@ def divergence(curve: Curve) -> Finding | None:
     learned = max(start - floor, 1e-12)
     lost = (last - floor) / learned
     noise = float(np.median(curve.noise))
+    if not np.isfinite([learned, last - floor, noise]).all():  # values whose distance overflows have no level
+        return None
     if lost < LOST or last - floor < 6 * noise or best >= len(levels) - 2:
         return None
     bounds = np.linspace(0, len(curve), len(levels) + 1).astype(int)

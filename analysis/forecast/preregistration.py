@@ -107,12 +107,12 @@ def preregistration(
     """The file's content with its hash.
 
     Raises:
-        InputError: the prediction or its interval is not finite.
+        InputError: the prediction or its interval is not finite, or the interval has no width.
     """
-    if not np.isfinite([predicted, *interval]).all():
+    if not np.isfinite([predicted, *interval]).all() or interval[0] >= interval[1]:
         raise InputError(
-            f"the forecast of {claim.run} has no finite interval; what cannot be wrong cannot be preregistered: use "
-            "another method or more rungs"
+            f"the forecast of {claim.run} has no finite interval of some width; what cannot be wrong cannot be "
+            "preregistered: use another method or more rungs"
         )
     content: dict[str, Any] = {
         "schema": SCHEMA,
@@ -168,6 +168,12 @@ def read_preregistration(path: Path) -> Preregistration:
     if found.format_version != SCHEMA:
         raise InputError(
             f"{path}: written in version {found.format_version} of the format; this one is {SCHEMA}"
+        )
+    low, high = found.interval
+    if low >= high:
+        raise InputError(
+            f"{path}: `interval` runs from {low:g} to {high:g}; its lower end must lie below its upper one. "
+            "`maquette preregister` writes no such file: preregister anew"
         )
     return found
 

@@ -336,3 +336,18 @@ def test_the_command_takes_paths_and_says_what_matters_first(tmp_path, store, mo
 def test_wrong_input_is_one_clear_error(store, args, words):
     with pytest.raises(InputError, match=words):
         CliRunner().invoke(command_line(), ["compare", *args, "--store", str(store)], catch_exceptions=False)
+
+
+@pytest.mark.parametrize(
+    ("floor", "y", "said"),
+    [
+        (float("nan"), "reducible", "not a loss"),
+        (float("-inf"), "reducible", "not a loss"),
+        (-1.0, "reducible", "not a loss"),
+        (1.0, None, "--y reducible only"),
+    ],
+)
+def test_an_irreducible_term_that_is_none_or_is_not_used_is_refused(make_run, floor, y, said):
+    own, public = (curve(make_run, name, falling()) for name in ("own", "public"))
+    with pytest.raises(InputError, match=said):
+        compare([own], public, x="step", y=y, irreducible=floor)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from analysis.diagnosis.advice import advice_by_kind, advised
-from analysis.diagnosis.diagnose import diagnose, diagnose_all
+from analysis.diagnosis.diagnose import diagnose, diagnose_all, diagnose_cells
 from analysis.diagnosis.finding import SEVERITIES, Finding
 from analysis.diagnosis.spikes import six_sigma_score
 from analysis.diagnosis.trend import Curve, running_median
@@ -411,3 +411,25 @@ def test_the_command_names_what_it_cannot_find(tmp_path):
     broken.write_text("step,loss,lr\n0,3.1,1\n1,3.0\n2,much,1\n")
     findings = json.loads(invoke(broken, "--json").stdout)["findings"]
     assert [f["kind"] for f in findings] == ["too_little"], "a broken log is no table of cells"
+
+
+def test_losses_whose_distance_overflows_have_no_level_to_diverge_from():
+    document = diagnose(run_of(np.where(np.arange(300) % 2, 1e308, -1e308)))
+    json.dumps(document, allow_nan=False)
+
+
+def test_a_table_of_too_few_losses_is_not_called_healthy():
+    table = pd.DataFrame({"width": [64, 128, 256], "loss": [3.0, np.nan, np.inf]})
+    document = diagnose_cells(table, "sweep")
+    assert document["verdict"] == "warning"
+    assert [f["kind"] for f in document["findings"]] == ["too_little"]
+    assert "1 of 3 cells have a loss" in document["says"]
+    assert "no column counts steps" in document["says"]
+
+
+def test_a_column_of_losses_alone_is_a_log_without_steps(tmp_path):
+    path = tmp_path / "losses.csv"
+    path.write_text("loss\n" + "".join(f"{3 - i / 100}\n" for i in range(100)))
+    done = CliRunner().invoke(command_line(), ["diagnose", str(path)])
+    assert isinstance(done.exception, InputError)
+    assert "no column counts its steps" in str(done.exception)

@@ -304,3 +304,12 @@ def test_a_forecast_without_an_interval_is_not_preregistered(content):
     claim = Claim(**content["claim"])
     with pytest.raises(InputError, match="no finite interval"):
         preregistration(claim, {}, 3.0, (float("nan"), 4.0), [], code_version([]), [])
+
+
+def test_an_interval_without_width_or_upside_down_is_refused(content, tmp_path):
+    for interval in ([content["predicted"]] * 2, content["interval"][::-1]):
+        changed = content | {"interval": interval}
+        path = tmp_path / "claim.json"
+        path.write_text(json.dumps(changed | {"hash": content_hash(changed)}))
+        with pytest.raises(InputError, match="`interval` runs from"):
+            read_preregistration(path)
