@@ -9,6 +9,9 @@ import typer
 from analysis.commands.options import AsJson, Out, finish, show
 from experiments.configuration import InputError
 
+LEAST_RESAMPLES = 40
+"""Below, a 95 % interval would lie beyond all that was drawn."""
+
 Shares = Annotated[list[str] | None, typer.Option(metavar="DOMAIN=SHARE", help="May be given several times.")]
 
 
@@ -38,6 +41,8 @@ def mix(
 
     found, table = find(law), read_mixtures(weights, losses)
     name, within = table.find_target(target), limits(table.domains, _shares(lowest), _shares(highest))
+    if 0 < resamples < LEAST_RESAMPLES:
+        raise InputError(f"--resamples {resamples}: at least {LEAST_RESAMPLES}, or 0 for no interval")
     if len(test or []) != len(test_losses or []):
         raise InputError("each --test needs its --test-losses")
     tests = [(w, read_mixtures(w, L)) for w, L in zip(test or [], test_losses or [], strict=True)]
@@ -77,6 +82,8 @@ def _shares(given: list[str] | None) -> dict[str, float]:
     shares = {}
     for item in given or []:
         name, _, share = item.rpartition("=")
+        if name in shares:
+            raise InputError(f"{item}: {name} is given twice")
         try:
             shares[name] = float(share)
         except ValueError:

@@ -71,11 +71,14 @@ def fit(name: str, weights: Numbers, loss: Numbers) -> Fitted:
     """Fit the law `name` to `weights [n, domains]` and `loss [n]`.
 
     Raises:
-        InputError: no such law, or fewer runs than it has parameters.
+        InputError: no such law, fewer runs than it has parameters, or runs that differ in nothing.
     """
     law, (runs, domains) = find(name), weights.shape
     if runs < law.least_runs(domains):
         raise InputError(
             f"{runs} runs are too few for the {name} law over {domains} domains: at least {law.least_runs(domains)}"
         )
+    if np.ptp(weights, axis=0).max() == 0 or np.ptp(loss) == 0:
+        what = "loss" if np.ptp(loss) == 0 else "mixture"
+        raise InputError(f"all {runs} runs have the same {what}: nothing says what a mixture changes")
     return law.fit(weights, loss)

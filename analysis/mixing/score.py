@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import spearmanr
 
-from analysis.mixing.law import Fitted, Numbers, fit
+from analysis.mixing.law import Fitted, Numbers, find
 
 
 def score(fitted: Fitted, weights: Numbers, loss: Numbers) -> dict[str, Any]:
@@ -36,12 +36,12 @@ def intervals(
 
     Residuals are drawn from the runs that a resample left out, so that they are errors of prediction.
     """
-    rng, n = np.random.default_rng(seed), len(loss)
+    law, rng, n = find(name), np.random.default_rng(seed), len(loss)
     drawn = []
     for _ in range(resamples):
         chosen = rng.integers(0, n, n)
         left = np.setdiff1d(np.arange(n), chosen)
-        fitted = fit(name, weights[chosen], loss[chosen])
+        fitted = law.fit(weights[chosen], loss[chosen])
         errors = loss[left] - fitted.predict(weights[left]) if len(left) else np.zeros(1)
         drawn.append(fitted.predict(at) + rng.choice(errors, len(at)))
     return np.quantile(np.array(drawn), [(1 - level) / 2, (1 + level) / 2], axis=0).T

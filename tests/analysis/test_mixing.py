@@ -144,7 +144,7 @@ def test_epoch_caps_bound_the_share() -> None:
 
 def test_a_constant_prediction_has_no_order() -> None:
     weights, loss, _ = drawn("linear")
-    assert score(fit("linear", weights, np.full(60, 2.0)), weights[:1], loss[:1])["spearman"] is None
+    assert score(fit("linear", weights, loss), weights[:1], loss[:1])["spearman"] is None
 
 
 def test_every_law_cites_its_source() -> None:
@@ -179,6 +179,10 @@ LOSSES = "run,x/loss,y/loss\n" + "".join(f"{i},{3 - i / 10},2\n" for i in range(
         (GOOD, LOSSES, ["--highest", "c=0.5"], "highest share of c: no such domain"),
         (GOOD, LOSSES, ["--highest", "a=half"], "expected DOMAIN=SHARE"),
         (GOOD, LOSSES, ["--lowest", "a=0.9", "--lowest", "b=0.9"], "lowest shares sum to 1.8"),
+        (GOOD, LOSSES, ["--lowest", "a=0.1", "--lowest", "a=0.2"], "a is given twice"),
+        (GOOD, LOSSES, ["--resamples", "1"], "at least 40, or 0"),
+        (GOOD, LOSSES, ["--target", "y/"], "all 5 runs have the same loss"),
+        ("run,a,b\n" + "".join(f"{i},.5,.5\n" for i in range(1, 6)), LOSSES, [], "have the same mixture"),
         (GOOD, LOSSES, ["--test", "w.csv"], "each --test needs its --test-losses"),
     ],
 )
