@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import setuptools  # noqa: F401 - before the standard library's distutils, which it refuses to come after; inductor needs it
 from hypothesis import settings
 
 from experiments.telemetry import telemetry_off
