@@ -63,7 +63,7 @@ their losses with those of the public ladder.</p>"""
 
 ABLATION_CAPTION = """<p id="ablation-note"></p>
 <p>Each run is paired with the {baseline} run of the same seed, which starts and reads alike, so what the seed does to
-both cancels. {noise} Verdicts are corrected for {tests} comparisons ({method}): the chance that a study without any
+both cancels. {noise} Verdicts are corrected for {tests} comparisons after {method}: the chance that a study without any
 difference calls even one is {level:.0f} %.</p>
 <p>Comparable: all of these, since they share size, data pool, evaluation text and seeds.</p>"""
 

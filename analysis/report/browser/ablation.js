@@ -62,11 +62,13 @@ function drawAblation() {
   const delta = `bits per byte, minus ${plain(ablation.baseline)}`;
   const box = document.getElementById("ablation");
   const atEnd = ablationView.view === "domains";
-  box.style.height = atEnd ? `${130 + names.length * Math.max(44, 20 * count)}px` : "";
+  const height = atEnd ? 130 + names.length * Math.max(44, 20 * count) : 490;
+  box.style.height = `${height}px`;
   document.getElementById("ablation-note").textContent = ABLATION_NOTES[ablationView.view];
   box.closest("figure").querySelector('[data-key="set"]').parentElement.hidden = atEnd;
   if (atEnd) {
     draw("ablation", mixtures.flatMap((m, i) => mixtureDomains(m, i, count)), {
+      height,
       xaxis: { title: { text: wrapped(`${delta} (left of zero is better)`) }, ...zeroLine() },
       yaxis: { tickvals: names.map((_, row) => -row), ticktext: names.map((n) => n === "overall" ? "<b>overall</b>" : plain(n)), ticks: "", showgrid: false,
                range: [-names.length + .4, .6], fixedrange: true },
@@ -74,6 +76,7 @@ function drawAblation() {
   } else {
     const share = mixtures.every((m) => m.curves[ablationView.set].every((p) => p.fraction !== null));
     draw("ablation", mixtures.flatMap(mixtureCurve), {
+      height,
       xaxis: { title: { text: share ? "fraction of the schedule" : "step" }, tickformat: share ? "~%" : undefined },
       yaxis: { title: { text: wrapped(`${ablationView.set}: ${delta}`) }, ...zeroLine(), nticks: 7, range: curveRange() },
     });

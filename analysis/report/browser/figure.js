@@ -44,6 +44,7 @@ function baseLayout(extra) {
     hoverlabel: { bgcolor: css("--panel"), bordercolor: css("--line"), font: { color: css("--ink"), size: 12.5 }, align: "left", namelength: -1 },
     legend: { orientation: "h", x: narrow() ? -.2 : 0, y: 1.02, yanchor: "bottom", bgcolor: "rgba(0,0,0,0)",
               font: { size: narrow() ? 11 : 13 } },
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--ink") },
     hovermode: "closest", hoverdistance: narrow() ? 30 : 20, dragmode: narrow() ? false : "zoom", ...extra,
     ...(screenState.printing ? { ...PRINTED, uirevision: "print" } : {}),
   };
